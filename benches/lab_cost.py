@@ -111,7 +111,7 @@ class Run:
         self._ended = threading.Event()
         self._sample: Sample | None = None
         self._seen = 0
-        self.told = 0
+        self.reported = 0
         """Records that the lab says there were."""
 
     def start(self) -> None:
@@ -148,12 +148,12 @@ class Run:
     def _tell(self, work: Producing | Consuming, answers: Any) -> None:
         second = protocol.Second(n=0, at_ns=time.time_ns(), cpu_s=0.0, **work.take())
         answers.write(protocol.encode(second))
-        self.told += sum(row[3] for row in second.counts)
+        self.reported += sum(row[3] for row in second.counts)
 
     def sample(self) -> Sample:
         """What it came to."""
         assert self._sample is not None
-        assert self.told == self._seen, f"the lab counted {self.told} of {self._seen} records"
+        assert self.reported == self._seen, f"the lab counted {self.reported} of {self._seen} records"
         return self._sample
 
 

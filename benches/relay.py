@@ -25,7 +25,7 @@ EXIT_TIMEOUT_SECONDS = 10
 
 
 class Relay:
-    """The process; a context manager. It has its address before it has a target, as brokers must be told of it.
+    """The process; a context manager. It has its address before it has a target, as brokers must be notified of it.
 
     Args:
         module: what the process runs: it calls `serve`.

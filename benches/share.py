@@ -60,7 +60,7 @@ POLLS = {"ShareFetch", "ShareAcknowledge", "Fetch", "ListOffsets", "ShareGroupHe
 
 
 class Judge:
-    """The proxies; a context manager. They have their ports before there are brokers, which must be told of them."""
+    """The proxies; a context manager. They have their ports before there are brokers, which must know them."""
 
     def __init__(self, count: int) -> None:
         self._command = [str(JUDGE), str(count)]
@@ -84,11 +84,11 @@ class Judge:
     def take(self) -> tuple[dict[str, dict[str, int]], dict[tuple[str, str], int]]:
         """What was counted since the last call: of each member, and requests by client id and kind."""
         self._say("")
-        told = json.loads(self._read())
+        reported = json.loads(self._read())
         requests: dict[tuple[str, str], int] = {}
-        for client, _, kind, count in told["requests"]:
+        for client, _, kind, count in reported["requests"]:
             requests[client, kind] = requests.get((client, kind), 0) + count
-        return told["members"], requests
+        return reported["members"], requests
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()

@@ -416,7 +416,7 @@ class Consumer:
                 self._listener.tell(kind, partitions)
         finally:
             self._telling = False
-            self._native.reported(number)
+            self._native.listener_called(number)
         return True
 
     def _tell_commits(self) -> None:

@@ -267,8 +267,8 @@ class ShareConsumer:
 
     def _tell_commits(self) -> None:
         raised: BaseException | None = None
-        while (told := self._commits.ended(self._native.take_ended)) is not None:
-            callback, (_, found, error) = told
+        while (reported := self._commits.ended(self._native.take_ended)) is not None:
+            callback, (_, found, error) = reported
             results = results_of(found or [])
             if callback is None:
                 _warn(results, error)

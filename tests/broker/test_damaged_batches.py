@@ -81,9 +81,9 @@ def test_a_damaged_batch_can_be_left_out_and_is_logged(damage, topic, lie, caplo
         assert consumer.poll(10.0)["value"].to_pylist() == [b"behind"]
         assert consumer.position((topic, 0)) == 2
     messages = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
-    told = [message for message in messages if "on.bad.records" in message]
-    assert len(told) == 1, messages
-    assert "offset 0" in told[0]
+    reported = [message for message in messages if "on.bad.records" in message]
+    assert len(reported) == 1, messages
+    assert "offset 0" in reported[0]
     assert hr.read(servers, topic, on_bad_records="skip").read_all()["value"].to_pylist() == [b"behind"]
 
 

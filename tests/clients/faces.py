@@ -48,11 +48,11 @@ async def outcome(face: str, producer: Any, topic: str, value: bytes, partition:
         else:
             sent = producer.send_arrow(topic, pa.table(columns), results=results)
         # From asyncio first the call is awaited, then its future.
-        told = await (await sent) if face.startswith("aio") else sent.result(TIMEOUT_SECONDS)
+        reported = await (await sent) if face.startswith("aio") else sent.result(TIMEOUT_SECONDS)
     except KafkaError as error:
         return error
     if not results:
         return None
-    (row,) = told.to_pylist()
+    (row,) = reported.to_pylist()
     assert (row["error"] is None) == (row["offset"] is not None), row
     return row["error"]

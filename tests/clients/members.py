@@ -81,14 +81,14 @@ class Ours(Member):
     def __init__(
         self, cluster: Cluster, topic: str, subscription: re.Pattern[str] | list[str] | None = None, **options: Any
     ) -> None:
-        self.told: list[tuple[str, set[Partition]]] = []
+        self.reported: list[tuple[str, set[Partition]]] = []
         consumer = hr.Consumer(
             cluster.bootstrap_servers, group_id=f"g-{topic}", auto_offset_reset="earliest", **options
         )
         consumer.subscribe(
             [topic] if subscription is None else subscription,
-            on_assigned=lambda partitions: self.told.append(("assigned", {tuple(p) for p in partitions})),
-            on_revoked=lambda partitions: self.told.append(("revoked", {tuple(p) for p in partitions})),
+            on_assigned=lambda partitions: self.reported.append(("assigned", {tuple(p) for p in partitions})),
+            on_revoked=lambda partitions: self.reported.append(("revoked", {tuple(p) for p in partitions})),
         )
         super().__init__(consumer)
 

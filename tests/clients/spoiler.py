@@ -124,20 +124,20 @@ class Spoiler:
         while (frame := received(server)) is not None:
             key = keys.pop(frame[:4])
             self.answered[key] += len(frame)
-            told = frame
+            reported = frame
             for real, place in self._places.items():
-                told = told.replace(self._place(real), self._place(place))
+                reported = reported.replace(self._place(real), self._place(place))
             if change := self._rewrites.get(key):
-                told = change(told)
+                reported = change(reported)
             way = self._next[key].popleft() if self._next[key] else self._always.get(key)
             mute |= way == "silence"
             if mute:
                 continue
             try:
                 if way == "cut":
-                    client.sendall(framed(told)[: len(told) // 2 + 4])
+                    client.sendall(framed(reported)[: len(reported) // 2 + 4])
                     break
-                client.sendall(SPOILED[way](told) if way else framed(told))
+                client.sendall(SPOILED[way](reported) if way else framed(reported))
             except OSError:
                 break
         end(client)

@@ -58,12 +58,12 @@ class Log:
     """Callbacks that write down what they are told, as functions or as coroutines."""
 
     def __init__(self, kind):
-        self.told = []
+        self.reported = []
         self._kind = kind
 
     def _callback(self, what):
         def plain(partitions):
-            self.told.append((what, partitions))
+            self.reported.append((what, partitions))
 
         async def coroutine(partitions):
             await asyncio.sleep(0)
@@ -159,9 +159,9 @@ def test_what_a_callback_raises_comes_out_of_the_call_and_costs_nothing(member, 
             assert consumer.assignment() == []
             log = Log(kind)
             await consumer.subscribe([filled], **log.callbacks())
-            await poll_until([consumer], lambda: log.told)
+            await poll_until([consumer], lambda: log.reported)
             await consumer.close()
-            assert log.told == [("assigned", both(filled)), ("revoked", both(filled))]
+            assert log.reported == [("assigned", both(filled)), ("revoked", both(filled))]
 
     bounded(work())
 
@@ -222,11 +222,11 @@ def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(member, filled, 
         log = Log(kind)
         async with member(max_poll_interval_ms=6000) as consumer:
             await consumer.subscribe([filled], **log.callbacks())
-            await poll_until([consumer], lambda: log.told)
+            await poll_until([consumer], lambda: log.reported)
             while consumer.assignment():  # noqa: ASYNC110  (of the group)
                 await asyncio.sleep(0.2)
-            await poll_until([consumer], lambda: len(log.told) == 3)
-            assert log.told == [("assigned", both(filled)), ("lost", both(filled)), ("assigned", both(filled))]
+            await poll_until([consumer], lambda: len(log.reported) == 3)
+            assert log.reported == [("assigned", both(filled)), ("lost", both(filled)), ("assigned", both(filled))]
 
     bounded(work())
 
@@ -234,20 +234,20 @@ def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(member, filled, 
 def test_closing_awaits_the_callback_while_it_can_still_commit(member, filled):
     async def work():
         consumer = member()
-        told = []
+        reported = []
 
         async def on_revoked(partitions):
             await consumer.commit(dict.fromkeys(partitions, 7))
-            told.extend(partitions)
+            reported.extend(partitions)
 
         # What was not told as assigned is not told as revoked.
         assigned = []
         await consumer.subscribe([filled], on_assigned=assigned.extend, on_revoked=on_revoked)
         await poll_until([consumer], lambda: assigned)
         await consumer.close()
-        assert sorted(told) == both(filled)
+        assert sorted(reported) == both(filled)
         async with member() as other:
-            assert set((await other.committed(told)).values()) == {7}
+            assert set((await other.committed(reported)).values()) == {7}
 
     bounded(work())
 
@@ -255,13 +255,13 @@ def test_closing_awaits_the_callback_while_it_can_still_commit(member, filled):
 def test_a_close_that_is_cancelled_in_the_callback_is_carried_out(member, filled):
     async def work():
         consumer = member()
-        begun, may_end, told = asyncio.Event(), asyncio.Event(), []
+        begun, may_end, reported = asyncio.Event(), asyncio.Event(), []
 
         async def on_revoked(partitions):
             begun.set()
             await may_end.wait()
             await consumer.commit(dict.fromkeys(partitions, 7))
-            told.extend(partitions)
+            reported.extend(partitions)
 
         # What was not told as assigned is not told as revoked.
         assigned = []
@@ -277,6 +277,6 @@ def test_a_close_that_is_cancelled_in_the_callback_is_carried_out(member, filled
             await asyncio.sleep(0.01)
         async with member() as other:
             assert set((await other.committed(both(filled))).values()) == {7}
-        assert sorted(told) == both(filled)
+        assert sorted(reported) == both(filled)
 
     bounded(work())

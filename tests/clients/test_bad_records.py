@@ -61,10 +61,10 @@ def assert_nothing_went_out(servers, topic):
         assert topic not in admin.list_topics() or values(servers, topic) == []
 
 
-def check(told, kind, message):
+def check(reported, kind, message):
     """Among results there is the text alone."""
-    assert isinstance(told, (str, *(kind if isinstance(kind, tuple) else (kind,)))), repr(told)
-    assert re.search(message, str(told)), str(told)
+    assert isinstance(reported, (str, *(kind if isinstance(kind, tuple) else (kind,)))), repr(reported)
+    assert re.search(message, str(reported)), str(reported)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -76,8 +76,8 @@ def test_a_record_that_cannot_be_sent_is_told_and_the_next_goes_out(cluster, top
     async def work():
         async with opened(face, cluster.bootstrap_servers, **options) as producer:
             for _ in range(2):
-                told = await outcome(face, producer, **{"topic": topic, **record})
-                check(told, kind, message.format(topic=topic))
+                reported = await outcome(face, producer, **{"topic": topic, **record})
+                check(reported, kind, message.format(topic=topic))
             assert await outcome(face, producer, topic, b"fine", 1) is None
             metrics = producer.metrics()
             assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
@@ -92,8 +92,8 @@ def test_a_topic_that_is_not_there_is_told_in_time(strict, topic, face):
 
     async def work():
         async with opened(face, strict.bootstrap_servers, max_block_ms=1000, delivery_timeout_ms=31_000) as producer:
-            told = await outcome(face, producer, topic, b"x")
-            check(told, KafkaTimeoutError, f"'{topic}'.*UNKNOWN_TOPIC_OR_PARTITION")
+            reported = await outcome(face, producer, topic, b"x")
+            check(reported, KafkaTimeoutError, f"'{topic}'.*UNKNOWN_TOPIC_OR_PARTITION")
             assert await outcome(face, producer, f"{topic}-there", b"fine") is None
             # It is not given up for good.
             strict.create_topic(topic)
@@ -265,13 +265,13 @@ def test_closing_ends_rows_that_wait_for_memory(topic, results):
         producer = hr.Producer(broker.bootstrap_servers, **POOL)
         producer.send(topic, b"first").result(10)
     rows = pa.table({"value": [b"x" * 5000] * 100})
-    told = []
+    reported = []
 
     def work():
         try:
-            told.append(producer.send_arrow(topic, rows, results=results))
+            reported.append(producer.send_arrow(topic, rows, results=results))
         except hr.KafkaError as error:
-            told.append(error)
+            reported.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -282,7 +282,7 @@ def test_closing_ends_rows_that_wait_for_memory(topic, results):
         producer.close(timeout=0.2)
     thread.join(10)
     assert not thread.is_alive()
-    (ended,) = told
+    (ended,) = reported
     if results and not isinstance(ended, ClosedError):
         assert ended.result(10)["error"].null_count == 0
     else:

@@ -30,9 +30,9 @@ def exception(future):
 
 
 def callback(future):
-    told = threading.Event()
-    future.add_done_callback(lambda _: told.set())
-    assert told.wait(TIMEOUT)
+    reported = threading.Event()
+    future.add_done_callback(lambda _: reported.set())
+    assert reported.wait(TIMEOUT)
 
 
 ASKED = pytest.mark.parametrize("ask", [result, exception, callback])
@@ -93,15 +93,15 @@ def test_a_wait_that_ended_without_an_answer_has_not_asked(embedded_broker, topi
 
 def test_a_callback_may_flush(embedded_broker, topic):
     with hr.Producer(embedded_broker.bootstrap_servers) as producer:
-        told = threading.Event()
+        reported = threading.Event()
 
         def flush(future):
             future.exception()
             producer.flush(TIMEOUT)
-            told.set()
+            reported.set()
 
         refused(producer, topic).add_done_callback(flush)
-        assert told.wait(TIMEOUT)
+        assert reported.wait(TIMEOUT)
 
 
 @pytest.mark.parametrize("results", [False, True])

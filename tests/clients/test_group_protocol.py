@@ -50,8 +50,8 @@ def test_two_members_share_and_keep_what_they_have(kafka, filled):
         eventually(lambda: shared(first) and len(first.rows) == PARTITIONS * EACH, first)
         second = ours(kafka, filled)
         eventually(lambda: shared(first, second), first, second)
-        assert [kind for kind, _ in first.told] == ["assigned", "revoked"]
-        assert first.told[1][1] == second.assigned()
+        assert [kind for kind, _ in first.reported] == ["assigned", "revoked"]
+        assert first.reported[1][1] == second.assigned()
         second.close()
         eventually(lambda: shared(first), first)
         assert all_rows(first, second) == EVERYTHING, "each once"
@@ -149,12 +149,12 @@ def test_a_static_member_finds_its_partitions_again(kafka, filled):
         stack.callback(second.close)
         eventually(lambda: shared(first, second), first, second)
         # Whoever came first had all, and has given up what the other has now.
-        before, told = first.assigned(), len(second.told)
+        before, reported = first.assigned(), len(second.reported)
         first.close()
         third = ours(kafka, filled, group_instance_id="one")
         stack.callback(third.close)
         eventually(lambda: third.assigned() == before, third)
-        assert not [kind for kind, partitions in second.told[told:] if partitions & before]
+        assert not [kind for kind, partitions in second.reported[reported:] if partitions & before]
         fourth = ours(kafka, filled, group_instance_id="one")
         stack.callback(fourth.close)
         fourth.may_fail = True

@@ -83,7 +83,7 @@ def test_each_client_names_what_it_may_not_touch(guarded, topic):
                 consumer.poll(0.5)
 
 
-def told(share, kind, text):
+def reported(share, kind, text):
     """What polls raise at last, and then again."""
     for _ in range(2):
         with pytest.raises(kind, match=text) as caught:
@@ -99,12 +99,12 @@ def test_a_share_consumer_names_what_it_may_not_touch(guarded, topic):
         settings.alter_group_config(f"s-{topic}", {"share.auto.offset.reset": "earliest"})
     with hr.ShareConsumer(guarded, group_id=f"g-{topic}") as share:
         share.subscribe([free])
-        told(share, GroupAuthorizationFailedError, f"g-{topic}")
+        reported(share, GroupAuthorizationFailedError, f"g-{topic}")
         assert share.commit() == {}
     options = {"group_id": f"s-{topic}", "share_acknowledgement_mode": "explicit"}
     with hr.ShareConsumer(guarded, **options) as share, hr.Producer(guarded) as producer:
         share.subscribe([topic])
-        told(share, TopicAuthorizationFailedError, "may not do this with the topic")
+        reported(share, TopicAuthorizationFailedError, "may not do this with the topic")
         share.subscribe([free])
         producer.send(free, b"x").result(TIMEOUT)
         rows = None
@@ -119,4 +119,4 @@ def test_a_share_consumer_names_what_it_may_not_touch(guarded, topic):
         results = share.commit()
         assert isinstance(results[free, 0], TopicAuthorizationFailedError)
         assert (results[free, 0].topic, results[free, 0].partition) == (free, 0)
-        assert told(share, TopicAuthorizationFailedError, free).code == results[free, 0].code
+        assert reported(share, TopicAuthorizationFailedError, free).code == results[free, 0].code

@@ -416,14 +416,14 @@ def test_a_commit_that_has_ended_before_its_number_is_known_is_told_all_the_same
     commits = Commits()
     commits.begin(lambda: 3, "of another")
     with ThreadPoolExecutor(1) as pool:
-        told = []
+        reported = []
 
         def send():
-            told.append(pool.submit(tells, commits))
+            reported.append(pool.submit(tells, commits))
             # It would have failed by now, or waits.
-            wait(told, timeout=0.1)
+            wait(reported, timeout=0.1)
             return 7
 
         commits.begin(send, "mine")
-        assert told[0].result(30) == "mine"
+        assert reported[0].result(30) == "mine"
     assert commits.ended(lambda: None) is None

@@ -29,7 +29,7 @@ def forever(call):
 
 """
 
-# The token is asked for before the broker is told of a login, so one without logins does.
+# The token is asked for before the broker is notified of a login, so one without logins does.
 LOGIN = """
 def admin(token):
     return hr.Admin(servers, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER", oauth_cb=token)

@@ -62,13 +62,13 @@ class Log:
     """A listener that writes down what it is told."""
 
     def __init__(self):
-        self.told = []
+        self.reported = []
 
     def callbacks(self):
         return {
-            "on_assigned": lambda partitions: self.told.append(("assigned", partitions)),
-            "on_revoked": lambda partitions: self.told.append(("revoked", partitions)),
-            "on_lost": lambda partitions: self.told.append(("lost", partitions)),
+            "on_assigned": lambda partitions: self.reported.append(("assigned", partitions)),
+            "on_revoked": lambda partitions: self.reported.append(("revoked", partitions)),
+            "on_lost": lambda partitions: self.reported.append(("lost", partitions)),
         }
 
 
@@ -133,41 +133,41 @@ def test_what_a_callback_raises_comes_out_of_poll_and_costs_nothing(options, fil
         assert consumer.assignment() == []
         log = Log()
         consumer.subscribe([filled], **log.callbacks())
-        poll_until([consumer], lambda: len(log.told) == 1)
-        assert log.told == [("assigned", [(filled, 0), (filled, 1)])]
+        poll_until([consumer], lambda: len(log.reported) == 1)
+        assert log.reported == [("assigned", [(filled, 0), (filled, 1)])]
 
 
 def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(options, filled):
     log = Log()
     with hr.Consumer(config=options, max_poll_interval_ms=6000) as consumer:
         consumer.subscribe([filled], **log.callbacks())
-        poll_until([consumer], lambda: log.told)
+        poll_until([consumer], lambda: log.reported)
         deadline = time.monotonic() + 40
         while consumer.assignment():
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        poll_until([consumer], lambda: len(log.told) == 3)
+        poll_until([consumer], lambda: len(log.reported) == 3)
         both = [(filled, 0), (filled, 1)]
-        assert log.told == [("assigned", both), ("lost", both), ("assigned", both)]
+        assert log.reported == [("assigned", both), ("lost", both), ("assigned", both)]
 
 
 @in_both_protocols
 def test_closing_tells_the_listener_while_it_can_still_commit(options, filled):
     consumer = hr.Consumer(config=options)
-    told = []
+    reported = []
 
     def on_revoked(partitions):
         consumer.commit(dict.fromkeys(partitions, 7))
-        told.extend(partitions)
+        reported.extend(partitions)
 
     # What was not told as assigned is not told as revoked.
     assigned = []
     consumer.subscribe([filled], on_assigned=assigned.extend, on_revoked=on_revoked)
     poll_until([consumer], lambda: assigned)
     consumer.close()
-    assert sorted(told) == [(filled, 0), (filled, 1)]
+    assert sorted(reported) == [(filled, 0), (filled, 1)]
     with hr.Consumer(config=options) as other:
-        assert set(other.committed(told).values()) == {7}
+        assert set(other.committed(reported).values()) == {7}
 
 
 @in_both_protocols
@@ -294,11 +294,11 @@ def test_a_fenced_member_loses_its_partitions_and_goes_on_from_its_commits(clust
                 except IllegalGenerationError as error:
                     refused = error
             again = []
-            while len(log.told) < 3 or len(set(again)) < 60 + 70:
-                assert time.monotonic() < deadline, (log.told, len(again))
+            while len(log.reported) < 3 or len(set(again)) < 60 + 70:
+                assert time.monotonic() < deadline, (log.reported, len(again))
                 again += rows_of(consumer.poll(0.2))
             assert sorted(again) == [(0, at) for at in range(30, COUNT)] + [(1, at) for at in range(40, COUNT)]
-            assert [kind for kind, _ in log.told] == ["assigned", "lost", "assigned"]
+            assert [kind for kind, _ in log.reported] == ["assigned", "lost", "assigned"]
             consumer.commit()
             assert set(consumer.committed(both).values()) == {COUNT}
 

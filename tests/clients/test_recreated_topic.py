@@ -108,12 +108,12 @@ def test_without_a_policy_a_topic_made_again_is_an_error(cluster, topic):
         deadline = time.monotonic() + 60
         read_some(consumer, deadline)
         make_again(cluster, topic, deadline)
-        told = None
-        while not isinstance(told, ConfigError):
-            assert time.monotonic() < deadline, told
+        reported = None
+        while not isinstance(reported, ConfigError):
+            assert time.monotonic() < deadline, reported
             try:
                 assert not any(value.startswith(b"new") for value in consumer.poll(0.5)["value"].to_pylist())
             except hr.KafkaError as error:
-                told = error
-        assert "auto.offset.reset" in str(told)
-        assert topic in str(told)
+                reported = error
+        assert "auto.offset.reset" in str(reported)
+        assert topic in str(reported)

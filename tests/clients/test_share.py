@@ -244,12 +244,12 @@ def test_with_record_limit_polls_say_why_brokers_were_asked(servers, topic, grou
 
 def test_commits_that_nobody_waits_for_are_told_by_a_later_call(servers, topic, group):
     produce(servers, topic, numbered(8))
-    told = []
+    reported = []
     with joined(servers, group, topic, share_acknowledgement_mode="explicit") as share:
         rows_of(share, 8, share.acknowledge)
-        share.commit_async(lambda results, error: told.append((results, error)))
-        wait_until(lambda: share.poll(0).num_rows == 0 and told)
-        assert told == [({(topic, 0): None}, None)]
+        share.commit_async(lambda results, error: reported.append((results, error)))
+        wait_until(lambda: share.poll(0).num_rows == 0 and reported)
+        assert reported == [({(topic, 0): None}, None)]
         share.commit_async(lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             wait_until(lambda: share.commit() and False)

@@ -68,7 +68,7 @@ def older(servers):
         yield spoiler.address
 
 
-def told(share, kind):
+def reported(share, kind):
     """What polls raise at last."""
     deadline = time.monotonic() + SECONDS_MAX
     with pytest.raises(kind) as caught:
@@ -97,7 +97,7 @@ def test_before_kafka_4_2_there_is_no_record_limit(older, topic, group):
     options = {"share_acquire_mode": "record_limit"}
     with joined(older, group, topic, **options) as share:
         for _ in range(2):
-            assert "share.acquire.mode=record_limit needs Kafka 4.2" in str(told(share, UnsupportedVersionError))
+            assert "share.acquire.mode=record_limit needs Kafka 4.2" in str(reported(share, UnsupportedVersionError))
         assert share.metrics()["records-acquired-total"] == 0
 
 
@@ -163,7 +163,7 @@ def test_a_group_is_of_one_kind(servers, topic, group):
         wait_until(lambda: consumer.poll(0.5).num_rows)
         with joined(servers, name, topic) as share:
             for _ in range(2):
-                assert f"Group {name} is not a share group" in str(told(share, GroupIdNotFoundError))
+                assert f"Group {name} is not a share group" in str(reported(share, GroupIdNotFoundError))
     with joined(servers, group, topic) as share:
         rows_of(share, 1)
         with hr.Consumer(servers, group_id=group, group_protocol="consumer") as consumer:
@@ -175,7 +175,7 @@ def test_a_group_is_of_one_kind(servers, topic, group):
 def test_a_topic_that_is_not_there_is_named_once_and_read_when_it_is_made(servers, admin, topic):
     group = begins_at_the_beginning(admin, f"g-{topic}")
     with joined(servers, group, topic, metadata_max_age_ms=1000) as share:
-        assert told(share, UnknownTopicOrPartitionError).topic == topic
+        assert reported(share, UnknownTopicOrPartitionError).topic == topic
         assert share.poll(1).num_rows == 0
         admin.create_topic(topic, 1, 1)
         produce(servers, topic, numbered(3))
@@ -186,7 +186,7 @@ def test_a_name_that_no_topic_can_have_is_named_and_the_others_are_read(servers,
     produce(servers, topic, numbered(2))
     with hr.ShareConsumer(servers, group_id=group) as share:
         share.subscribe([topic, "no such/"])
-        assert told(share, InvalidTopicExceptionError).topic == "no such/"
+        assert reported(share, InvalidTopicExceptionError).topic == "no such/"
         assert rows_of(share, 2)["value"].to_pylist() == numbered(2)
 
 

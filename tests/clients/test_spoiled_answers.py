@@ -54,10 +54,10 @@ def values(cluster, topic):
     return hr.read(cluster.bootstrap_servers, topic).read_all().sort_by("offset")["value"].to_pylist()
 
 
-def check_protocol_error(told, place="node"):
+def check_protocol_error(reported, place="node"):
     """Among results there is the text alone."""
-    assert isinstance(told, (ProtocolError, str)), repr(told)
-    assert place in str(told), str(told)
+    assert isinstance(reported, (ProtocolError, str)), repr(reported)
+    assert place in str(reported), str(reported)
 
 
 @every([*UNREADABLE, "cut", "silence"])
@@ -85,9 +85,9 @@ def test_a_broker_that_never_acknowledges_is_told_in_time(cluster, spoiler, topi
             async with opened(face, spoiler.address, **PATIENT) as other:
                 assert await outcome(face, other, topic, b"first") is None
             spoiler.always(PRODUCE, way)
-            told = await outcome(face, producer, topic, b"perhaps")
-            assert isinstance(told, (KafkaTimeoutError, str)), repr(told)
-            assert f"topic '{topic}', partition 0" in str(told)
+            reported = await outcome(face, producer, topic, b"perhaps")
+            assert isinstance(reported, (KafkaTimeoutError, str)), repr(reported)
+            assert f"topic '{topic}', partition 0" in str(reported)
             spoiler.always(PRODUCE, None)
             async with opened(face, spoiler.address, **PATIENT) as other:
                 assert await outcome(face, other, topic, b"last") is None
@@ -120,16 +120,16 @@ def test_without_a_producer_id_that_can_be_read_a_record_fails_in_time_and_later
 
     async def work():
         async with opened(face, spoiler.address, **QUICK) as producer:
-            told = await outcome(face, producer, topic, b"never")
-            assert isinstance(told, (KafkaTimeoutError, str)), repr(told)
-            assert topic in str(told)
-            assert "producer id" in str(told)
+            reported = await outcome(face, producer, topic, b"never")
+            assert isinstance(reported, (KafkaTimeoutError, str)), repr(reported)
+            assert topic in str(reported)
+            assert "producer id" in str(reported)
             spoiler.always(INIT_PRODUCER_ID, None)
-            told = "not tried"
+            reported = "not tried"
             deadline = time.monotonic() + 10
-            while told is not None and time.monotonic() < deadline:
-                told = await outcome(face, producer, topic, b"x")
-            assert told is None
+            while reported is not None and time.monotonic() < deadline:
+                reported = await outcome(face, producer, topic, b"x")
+            assert reported is None
 
     asyncio.run(work())
     # One that was not acknowledged in time may be there as well.
@@ -145,8 +145,8 @@ def test_metadata_that_cannot_be_read_is_asked_for_again_or_told(cluster, spoile
         async with opened(face, spoiler.address, max_block_ms=10_000) as producer:
             deadline = time.monotonic() + 10
             # Told until an answer comes that can be read; the producer asks for it by itself.
-            while (told := await outcome(face, producer, topic, b"x")) is not None:
-                check_protocol_error(told, spoiler.address)
+            while (reported := await outcome(face, producer, topic, b"x")) is not None:
+                check_protocol_error(reported, spoiler.address)
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
 
@@ -162,9 +162,9 @@ def test_a_server_that_does_not_speak_kafka_is_named(answer, face):
 
     async def work():
         async with opened(face, server.address, max_block_ms=1500) as producer:
-            told = await outcome(face, producer, "t", b"x")
-            assert told is not None
-            assert server.address in str(told)
+            reported = await outcome(face, producer, "t", b"x")
+            assert reported is not None
+            assert server.address in str(reported)
 
     try:
         asyncio.run(work())

@@ -108,19 +108,19 @@ def rows_of(rows):
 
 def read(one, count, errors=0):
     """Rows, sorted, and errors, until there are so many of both."""
-    rows, told = [], []
+    rows, reported = [], []
     deadline = time.monotonic() + 60
-    while len(rows) < count or len(told) < errors:
-        assert time.monotonic() < deadline, (rows, told)
+    while len(rows) < count or len(reported) < errors:
+        assert time.monotonic() < deadline, (rows, reported)
         try:
             rows += rows_of(one.poll(1.0))
         except hr.KafkaError as error:
-            told.append(error)
-    return sorted(rows), told
+            reported.append(error)
+    return sorted(rows), reported
 
 
-def check_bad(told, topic):
-    for error in told:
+def check_bad(reported, topic):
+    for error in reported:
         assert isinstance(error, RecordError), repr(error)
         assert (error.topic, error.partition, error.offset) == (topic, 0, BAD_AT)
 
@@ -129,9 +129,9 @@ def check_bad(told, topic):
 def test_a_damaged_batch_is_named_and_comes_whole_after_a_seek(cluster, spoiler, damage, topic, lie):
     spoiler.rewrite(FETCH, damage.written_as(lie))
     with consumer(spoiler, topic) as one:
-        rows, told = read(one, len(BEFORE), errors=2)
+        rows, reported = read(one, len(BEFORE), errors=2)
         assert rows == BEFORE
-        check_bad(told, topic)
+        check_bad(reported, topic)
         assert one.position((topic, 0)) == BAD_AT
         one.commit()
         assert one.committed([(topic, 0), (topic, 1)]) == {(topic, 0): BAD_AT, (topic, 1): 2}
@@ -140,8 +140,8 @@ def test_a_damaged_batch_is_named_and_comes_whole_after_a_seek(cluster, spoiler,
         assert read(one, 1)[0] == [(1, 2)], "the other partition goes on"
         spoiler.rewrite(FETCH, None)
         one.seek((topic, 0), BAD_AT)
-        rows, told = read(one, 3)
-        assert (rows, told) == ([(0, 2), (0, 3), (0, 4)], [])
+        rows, reported = read(one, 3)
+        assert (rows, reported) == ([(0, 2), (0, 3), (0, 4)], [])
 
 
 @pytest.mark.parametrize("value_type", ["binary", "binary_view"])
@@ -152,10 +152,10 @@ def test_a_damaged_batch_can_be_left_out_alone(spoiler, damage, topic, lie, valu
         assert read(one, len(AROUND)) == (AROUND, [])
         assert one.position((topic, 0)) == 5
     messages = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
-    (told,) = [message for message in messages if "on.bad.records" in message]
+    (reported,) = [message for message in messages if "on.bad.records" in message]
     # With a checksum that is right it was not damaged on its way.
     assert len(messages) == 1 + (lie in CHECKSUM_WRONG), messages
-    assert f"offset {BAD_AT}" in told
+    assert f"offset {BAD_AT}" in reported
     table = hr.read(spoiler.address, topic, on_bad_records="skip").read_all()
     assert sorted(rows_of(table)) == AROUND
 
@@ -185,10 +185,10 @@ def test_a_batch_that_is_damaged_once_on_its_way_costs_nothing(spoiler, damage, 
         assert read(one, len(ROWS)) == (ROWS, [])
         assert spoils.done
         assert [one.position((topic, number)) for number in range(2)] == [5, 2]
-    told = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
+    reported = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
     # A batch that the answer does not have all of may be cut off by a limit.
-    assert len(told) == (name != "length-beyond-the-file"), told
-    assert all("fetched once more over a new connection" in message for message in told)
+    assert len(reported) == (name != "length-beyond-the-file"), reported
+    assert all("fetched once more over a new connection" in message for message in reported)
     spoils = Once(damage.written_as(lie))
     spoiler.rewrite(FETCH, spoils)
     assert sorted(rows_of(hr.read(spoiler.address, topic, on_bad_records=on_bad).read_all())) == ROWS
@@ -243,9 +243,9 @@ def test_an_error_that_lasts_is_not_raised_as_fast_as_the_caller_asks(  # noqa: 
 def test_a_batch_without_bounds_cannot_be_left_out(spoiler, damage, topic, lie):
     spoiler.rewrite(FETCH, damage.written_as(lie))
     with consumer(spoiler, topic, on_bad_records="skip") as one:
-        rows, told = read(one, len(BEFORE), errors=1)
+        rows, reported = read(one, len(BEFORE), errors=1)
         assert rows == BEFORE
-        check_bad(told, topic)
+        check_bad(reported, topic)
     with pytest.raises(RecordError, match=topic):
         hr.read(spoiler.address, topic, on_bad_records="skip").read_all()
 
@@ -257,9 +257,9 @@ def test_a_decompression_bomb_does_not_go_off(cluster, spoiler, topic, skip):
     damage = Damage(cluster, topic, good_of(len(lie)))
     spoiler.rewrite(FETCH, damage.written_as(lie))
     with consumer(spoiler, topic, on_bad_records="skip" if skip else "error") as one:
-        rows, told = read(one, len(AROUND if skip else BEFORE), errors=int(not skip))
+        rows, reported = read(one, len(AROUND if skip else BEFORE), errors=int(not skip))
         assert rows == (AROUND if skip else BEFORE)
-        check_bad(told, topic)
+        check_bad(reported, topic)
         assert one.position((topic, 0)) == (5 if skip else BAD_AT)
 
 
@@ -268,30 +268,30 @@ def test_an_answer_that_cannot_be_read_costs_no_row(cluster, spoiler, damage, to
     """Told where it cannot be read; where it breaks off or does not come it is only asked for again."""
     with consumer(spoiler, topic, request_timeout_ms=1500) as one:
         spoiler.spoil(FETCH, way, way)
-        rows, told = read(one, len(ROWS))
+        rows, reported = read(one, len(ROWS))
         # Of one whose size is a lie all can be read, and that it does not end is found with the next.
         with Connection(cluster.bootstrap_servers) as connection:
             assert connection.produce(topic, batch([b"later"], timestamp=now_ms()), 1) == 0
         more, told_then = read(one, 1)
         assert rows + more == [*ROWS, (1, 2)], "each once"
         assert spoiler.left(FETCH) == 0
-        told += told_then
-        assert all(isinstance(error, ProtocolError) for error in told), told
-        assert len(told) <= 2
+        reported += told_then
+        assert all(isinstance(error, ProtocolError) for error in reported), reported
+        assert len(reported) <= 2
         if way in BROKEN:
-            assert told
+            assert reported
         assert [one.position((topic, number)) for number in range(2)] == [5, 3]
 
 
 async def awaited(ask, count, errors):
     """As `read`, of what a coroutine gives."""
-    rows, told = [], []
-    while len(rows) < count or len(told) < errors:
+    rows, reported = [], []
+    while len(rows) < count or len(reported) < errors:
         try:
             rows += rows_of(await ask())
         except RecordError as error:
-            told.append(error)
-    return sorted(rows), told
+            reported.append(error)
+    return sorted(rows), reported
 
 
 @pytest.mark.parametrize("on_bad", ["error", "skip"])
@@ -311,6 +311,6 @@ def test_a_damaged_batch_comes_out_of_asyncio_too(spoiler, damage, topic, face, 
         async with hr.aio.Stream(spoiler.address, partitions, **options) as stream:
             return await awaited(aiter(stream).__anext__, count, errors)
 
-    rows, told = bounded(polled() if face == "consumer" else streamed())
+    rows, reported = bounded(polled() if face == "consumer" else streamed())
     assert rows == (AROUND if on_bad == "skip" else BEFORE)
-    check_bad(told, topic)
+    check_bad(reported, topic)

@@ -43,11 +43,11 @@ def test_cooperative_members_keep_what_they_have(cluster, filled):
         second = member(cluster, filled, "cooperative-sticky")
         stack.callback(second.close)
         eventually(lambda: shared(first, second), first, second)
-        assert [kind for kind, _ in first.told] == ["assigned", "revoked"]
-        gone = first.told[1][1]
+        assert [kind for kind, _ in first.reported] == ["assigned", "revoked"]
+        gone = first.reported[1][1]
         assert len(gone) == PARTITIONS // 2
         assert second.assigned() == gone
-        assert first.assigned() == first.told[0][1] - gone
+        assert first.assigned() == first.reported[0][1] - gone
         before = [first.assigned(), second.assigned()]
         third = member(cluster, filled, "cooperative-sticky")
         stack.callback(third.close)
@@ -75,8 +75,8 @@ def test_a_cooperative_group_with_librdkafka(cluster, filled, ours_first):
         eventually(lambda: set(all_rows(*members)) == set(EVERYTHING), *members)
         for one in members:
             if isinstance(one, Ours):
-                taken = [partitions for kind, partitions in one.told if kind == "revoked"]
-                assert all(len(partitions) < PARTITIONS for partitions in taken), one.told
+                taken = [partitions for kind, partitions in one.reported if kind == "revoked"]
+                assert all(len(partitions) < PARTITIONS for partitions in taken), one.reported
 
 
 @pytest.mark.parametrize("ours_first", [True, False])

@@ -91,7 +91,7 @@ def test_rows_that_an_unclean_leader_lacks_are_read_again_from_where_the_logs_pa
         # More than was lost, so that the position is within the log again.
         write(nodes, topic, [f"new-{offset}" for offset in range(100, 350)])
         assert read(consumer, 250) == named("new", 100, 350)
-        assert [record for record in caplog.records if topic in record.getMessage()], "it is told of"
+        assert [record for record in caplog.records if topic in record.getMessage()], "it is notified of"
         with pytest.raises(LogTruncationError, match=r"auto\.offset\.reset") as caught:
             read(strict, 1)
         error = caught.value

@@ -41,8 +41,8 @@ def right(found, *, share: bool = False) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_consumer_that_crashes(lab, tmp_path, topic, embedded_broker):
-    told = tmp_path / "told"
-    command = f"{{atSeconds: 1, kind: command, command: 'echo $HEADRACE_BOOTSTRAP >> {told}'}}"
+    reported = tmp_path / "told"
+    command = f"{{atSeconds: 1, kind: command, command: 'echo $HEADRACE_BOOTSTRAP >> {reported}'}}"
     text = WORKLOAD.format(name=topic) + f"faults: [{CRASH}, {command}]\n"
     ended(lab(text, "--driver", "headrace,confluent-kafka"), 0)
     [folder] = (tmp_path / "out").iterdir()
@@ -54,7 +54,7 @@ def test_a_consumer_that_crashes(lab, tmp_path, topic, embedded_broker):
         assert not (folder / found["folder"] / "journals").exists()
         assert (folder / found["folder"] / "logs" / "consumers-0-0~1.log").exists()
     assert "consumers 0 killed" in (folder / "report.html").read_text()
-    assert told.read_text().split() == [embedded_broker.bootstrap_servers] * 2
+    assert reported.read_text().split() == [embedded_broker.bootstrap_servers] * 2
     nothing_left(embedded_broker.bootstrap_servers, topic)
 
 

@@ -370,8 +370,8 @@ def test_the_command_checks_files(tmp_path, capsys):
     assert main(["lab", "check", str(good)]) == 0
     assert capsys.readouterr().out == f"{good}: good: 2 variations, all well\n"
     assert main(["lab", "check", str(good), str(bad), str(tmp_path / "none.yaml")]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert [line.removeprefix(str(tmp_path)).split(": ")[0] for line in told] == [
+    reported = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(str(tmp_path)).split(": ")[0] for line in reported] == [
         "/bad.yaml:1:9",
         "/bad.yaml:2:7",
         "/none.yaml",

@@ -254,8 +254,8 @@ def test_a_record_that_brokers_gave_up(tmp_path):
     verdict = judge.verdict()
     why = "brokers gave up 1 of them after 5 deliveries, the group's share.delivery.count.limit"
     assert verdict["failed"] == f"2 lost ({why})"
-    told = [verdict[what] for what in ("lost", "givenUp", "atLimit", "deliveriesMax", "deliveriesLimit")]
-    assert told == [2, 1, 2, 5, 5]
+    reported = [verdict[what] for what in ("lost", "givenUp", "atLimit", "deliveriesMax", "deliveriesLimit")]
+    assert reported == [2, 1, 2, 5, 5]
     assert judge.findings()[0]["named"]["lost"] == [
         {"producer": 0, "sequence": 0, "deliveries": 5},
         {"producer": 0, "sequence": 3, "deliveries": 4},
@@ -287,10 +287,10 @@ def test_deliveries_are_written_down_before_the_work(work, tmp_path, monkeypatch
 
 
 def test_what_a_client_tells_as_accepted_is_written_down(work, tmp_path, monkeypatch):
-    told = [[Accepted("u", 3, np.array([7, 8]))]]
-    monkeypatch.setattr(FakeConsumer, "accepted", lambda _: told.pop() if told else ())
+    reported = [[Accepted("u", 3, np.array([7, 8]))]]
+    monkeypatch.setattr(FakeConsumer, "accepted", lambda _: reported.pop() if reported else ())
     consuming = Consuming(FakeBroker(), "", work, ["t", "u"], [4], group="g", journal=Journal(tmp_path / "c"))
-    until(lambda: not told)
+    until(lambda: not reported)
     consuming.stop()
     events = Tail(tmp_path / "c").read()
     assert events[["kind", "member", "topic", "partition", "offset"]].tolist() == [(3, 4, 1, 3, 7), (3, 4, 1, 3, 8)]

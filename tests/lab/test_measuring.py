@@ -231,15 +231,15 @@ def test_java_reads_our_histograms_and_we_its(tmp_path):
     values = np.random.default_rng(1).lognormal(8, 3, 10_000).astype(np.int64)
     histogram.add(values)
     (tmp_path / "Peer.java").write_text(PEER)
-    told = java.run(str(tmp_path / "Peer.java"), histogram.encode()).stdout.decode().split()
-    assert [int(word) for word in told[:5]] == [histogram.at(p) for p in (1, 50, 99, 99.9, 100)]
-    assert int(told[5]) == 10_000
+    reported = java.run(str(tmp_path / "Peer.java"), histogram.encode()).stdout.decode().split()
+    assert [int(word) for word in reported[:5]] == [histogram.at(p) for p in (1, 50, 99, 99.9, 100)]
+    assert int(reported[5]) == 10_000
     expected = Histogram()
     value = 1
     while value < HIGHEST:
         expected.add(np.array([value]), weight=value % 7 + 1)
         value = value * 3 + 1
-    assert (Histogram.decode(told[6]).counts == expected.counts).all()
+    assert (Histogram.decode(reported[6]).counts == expected.counts).all()
 
 
 @given(st.integers(1, 60), st.integers(-1, 9).filter(bool), st.floats(0, 5), st.floats(0, 5))

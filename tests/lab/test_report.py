@@ -84,8 +84,8 @@ def test_charts_show_what_the_bundle_has(campaign):
         assert rates[f"{driver} received"] == run["consumeRate"]
         assert sum(rates[f"{driver} sent"]) == run["sent"] > 0
         assert backlog[driver] == run["backlog"]
-        told = parquet.read_table(Path(run["folder"]) / "latency.parquet").to_pylist()
-        rows = [row for row in told if row["kind"] == "delivery" and not row["of"]]
+        reported = parquet.read_table(Path(run["folder"]) / "latency.parquet").to_pylist()
+        rows = [row for row in reported if row["kind"] == "delivery" and not row["of"]]
         assert latency[f"{driver} p99"]["x"] == [row["second"] for row in rows]
         assert latency[f"{driver} p99"]["y"] == [row["p99_ms"] for row in rows]
         stacked = shown[f"partition-{driver}"]

@@ -193,9 +193,9 @@ def refuse(_name: str) -> None:
 @pytest.mark.parametrize(
     ("told", "limit"), [({"share.delivery.count.limit": "7"}.copy, 7), (dict, None), (lambda: refuse(""), None)]
 )
-def test_how_often_records_are_given_out_is_known_or_not(monkeypatch, told, limit):
+def test_how_often_records_are_given_out_is_known_or_not(monkeypatch, reported, limit):
     with cluster_module.Cluster("127.0.0.1:1") as cluster:
-        admin = SimpleNamespace(describe_group_config=lambda _: told(), close=cluster._admin.close)
+        admin = SimpleNamespace(describe_group_config=lambda _: reported(), close=cluster._admin.close)
         monkeypatch.setattr(cluster, "_admin", admin)
         assert cluster.deliveries_limit("g") == limit
 
@@ -306,8 +306,8 @@ def test_the_command_tells_its_drivers():
     command = [sys.executable, "-m", "headrace.cli", "lab", "drivers"]
     environment = {**os.environ, "HEADRACE_LAB_CLASSPATH": "x", "JAVA_HOME": "/none"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
-    told = done.stdout.splitlines()
-    assert [line.split()[0] for line in told] == ["headrace", "confluent-kafka", "kafka-python", "java"]
-    assert told[3].split(maxsplit=1)[1] == "the driver java needs a JDK 17 or newer on PATH or in JAVA_HOME"
-    assert told[0].split()[1:] == ["headrace", hr.__version__]
-    assert [line.endswith("(share groups: preview)") for line in told] == [False, True, False, False]
+    reported = done.stdout.splitlines()
+    assert [line.split()[0] for line in reported] == ["headrace", "confluent-kafka", "kafka-python", "java"]
+    assert reported[3].split(maxsplit=1)[1] == "the driver java needs a JDK 17 or newer on PATH or in JAVA_HOME"
+    assert reported[0].split()[1:] == ["headrace", hr.__version__]
+    assert [line.endswith("(share groups: preview)") for line in reported] == [False, True, False, False]

@@ -60,7 +60,7 @@ class Consumer:
 
 
 def turn(monkeypatch, options, *, each: bool, **has):
-    """What is said to the client after a poll, and what is told of it."""
+    """What is said to the client after a poll, and what is notified of it."""
     made = type("C", (Consumer,), has)("", {})
     monkeypatch.setattr(hr, "ShareConsumer", lambda *_: made)
     member = headrace_.DRIVER.consumer("", options, "g", ["t"], share=True)
@@ -73,9 +73,9 @@ def turn(monkeypatch, options, *, each: bool, **has):
         assert [polled.offsets.tolist() for polled in given] == [[3, 5], [8]]
         assert [polled.deliveries.tolist() for polled in given] == [[2, 2], [2]]
     member.done()
-    told = [(one.topic, one.partition, np.asarray(one.offsets).tolist()) for one in member.accepted()]
+    reported = [(one.topic, one.partition, np.asarray(one.offsets).tolist()) for one in member.accepted()]
     assert member.accepted() == []
-    return made.said, told, heard
+    return made.said, reported, heard
 
 
 RECORD = {"share.acknowledgement.mode": "explicit"}
@@ -93,9 +93,9 @@ def test_by_the_next_poll(monkeypatch):
 
 
 def test_what_was_not_acknowledged_is_not_told(monkeypatch):
-    said, told, heard = turn(monkeypatch, RECORD, each=True, over=frozenset({5}), refused=frozenset({1}))
+    said, reported, heard = turn(monkeypatch, RECORD, each=True, over=frozenset({5}), refused=frozenset({1}))
     assert said == [[3], [5], [8], "commit"]
-    assert told == [("t", 0, [3])]
+    assert reported == [("t", 0, [3])]
     assert heard == [
         "not acknowledged: locks were over before the work on their records was done",
         "not acknowledged: over",

@@ -62,10 +62,10 @@ def test_every_record_is_sent_once_with_its_due_time(workload):
     for producer in range(3):
         sequence = np.concatenate([h.sequence[h.producer == producer] for h in taken_from(broker.everything)])
         assert sequence.tolist() == list(range(len(sequence)))
-    told = producing.take()
-    assert told["sent"] == sum(len(b.due) for b in broker.everything) == sum(row[3] for row in told["counts"])
-    assert told["due"] >= told["sent"]
-    assert {row[2] for row in told["counts"]} == {0, 1, 2, 3}
+    reported = producing.take()
+    assert reported["sent"] == sum(len(b.due) for b in broker.everything) == sum(row[3] for row in reported["counts"])
+    assert reported["due"] >= reported["sent"]
+    assert {row[2] for row in reported["counts"]} == {0, 1, 2, 3}
     assert broker.closed == 3
 
 
@@ -113,9 +113,9 @@ def test_so_many_records_and_no_more(workload):
     until(lambda: producing.ended)
     producing.stop()
     assert sum(len(b.due) for b in broker.everything) == 10_001
-    told = producing.take()
-    assert (told["sent"], told["due"]) == (10_001, 10_001)
-    assert "delay" not in told["hist"]
+    reported = producing.take()
+    assert (reported["sent"], reported["due"]) == (10_001, 10_001)
+    assert "delay" not in reported["hist"]
 
 
 def test_confluent_takes_kafkas_names():
@@ -157,10 +157,10 @@ def test_work_delays_the_later_records_of_a_batch(workload):
     broker.blocks.append(type("B", (), {"topic": "t", "values": values})())
     until(lambda: bool(consuming.intake._counts))
     consuming.stop()
-    told = consuming.take()
-    delivery = merged(told["hist"]["delivery"].values())
+    reported = consuming.take()
+    delivery = merged(reported["hist"]["delivery"].values())
     assert delivery.highest - delivery.at(1) >= 79_000
-    assert told["counts"] == [[0, "t", 0, 5, 500]]
+    assert reported["counts"] == [[0, "t", 0, 5, 500]]
 
 
 def test_bytes_of_others_are_counted_apart(workload):
@@ -169,8 +169,8 @@ def test_bytes_of_others_are_counted_apart(workload):
     consuming.intake.received(0, Polled("t", 3, pa.array([b"x"])), 5)
     consuming.intake.received(0, Polled("t", 3, [b"x" * 30, None]), np.array([5, 6]))
     consuming.stop()
-    told = consuming.take()
-    assert (told["foreign"], told["counts"]) == (3, [[0, "t", 3, 0, 31]])
+    reported = consuming.take()
+    assert (reported["foreign"], reported["counts"]) == (3, [[0, "t", 3, 0, 31]])
 
 
 WITHOUT_PANDAS = """

@@ -88,22 +88,22 @@ def test_seconds_add_up(bundle):
         totals.take("c0", "consume", received(n, 0, 4, 1, 1, 1, 1 if n else 500))
         totals.take("c1", "consume", received(n, 1, 5, 2, 2, 2, 2, 2))
     totals.finish()
-    told = totals.summary()
-    assert (told["sent"], told["received"], told["due"]) == (40, 36, 40)
-    assert told["publishRate"] == [10] * 4
-    assert told["consumeRate"] == [9] * 4
-    assert told["backlog"] == [1, 2, 3, 4]
+    reported = totals.summary()
+    assert (reported["sent"], reported["received"], reported["due"]) == (40, 36, 40)
+    assert reported["publishRate"] == [10] * 4
+    assert reported["consumeRate"] == [9] * 4
+    assert reported["backlog"] == [1, 2, 3, 4]
     assert totals.backlog == 4
     # Of the two seconds that count.
-    assert told["deliveryMs"]["count"] == 18
-    assert told["deliveryMs"]["max"] == pytest.approx(2, rel=1e-3)
-    assert told["deliveryMs"]["p50"] == pytest.approx(2, rel=1e-3)
-    assert told["deliveryMsByMember"]["0"]["max"] == pytest.approx(1, rel=1e-3)
-    assert told["deliveryMsByPartition"]["t-0"]["count"] == 18
-    assert told["aggregatedEndToEndLatency50pct"] == told["deliveryMs"]["p50"]
-    assert told["aggregatedPublishLatencyQuantiles"]["100"] == told["publishMs"]["max"]
-    assert told["errors"] == {"oh": 3}
-    assert (told["polls"], told["emptyPolls"]) == (24, 8)
+    assert reported["deliveryMs"]["count"] == 18
+    assert reported["deliveryMs"]["max"] == pytest.approx(2, rel=1e-3)
+    assert reported["deliveryMs"]["p50"] == pytest.approx(2, rel=1e-3)
+    assert reported["deliveryMsByMember"]["0"]["max"] == pytest.approx(1, rel=1e-3)
+    assert reported["deliveryMsByPartition"]["t-0"]["count"] == 18
+    assert reported["aggregatedEndToEndLatency50pct"] == reported["deliveryMs"]["p50"]
+    assert reported["aggregatedPublishLatencyQuantiles"]["100"] == reported["publishMs"]["max"]
+    assert reported["errors"] == {"oh": 3}
+    assert (reported["polls"], reported["emptyPolls"]) == (24, 8)
     whole = {row[0]: row for row in totals.latency if row[2] == "delivery" and row[3] == ""}
     assert set(whole) == {0, 1, 2, 3}
     assert whole[0][8] == pytest.approx(500, rel=1e-3)

@@ -244,23 +244,23 @@ def test_a_broker_without_memory_to_lend_takes_all_over_tcp(tmp_path):
 def test_producers_that_come_at_once_all_get_memory(broker):
     servers, count = broker.bootstrap_servers, 8
     begin = threading.Barrier(count)
-    told = []
+    reported = []
 
     def one():
         with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer:
             begin.wait(SECONDS)
-            told.append(linked(producer, "t"))
+            reported.append(linked(producer, "t"))
             begin.wait(SECONDS)
             # Whoever was alone first has had its memory changed since.
-            told.append(linked(producer, "t"))
+            reported.append(linked(producer, "t"))
 
     threads = [threading.Thread(target=one) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(SECONDS)
-    assert len(told) == 2 * count
-    assert values_of(servers, "t") == [b"first"] * sum(told)
+    assert len(reported) == 2 * count
+    assert values_of(servers, "t") == [b"first"] * sum(reported)
 
 
 def test_a_forked_child_leaves_its_parents_memory_alone(broker):

@@ -76,17 +76,17 @@ def test_those_that_do_not_look_are_told(producer, topic):
 
 
 def test_callbacks_run(producer, topic):
-    told, all_told = [], threading.Event()
+    reported, all_told = [], threading.Event()
 
     def tell(future):
-        told.append(future.result().offset)
-        if len(told) == RECORDS:
+        reported.append(future.result().offset)
+        if len(reported) == RECORDS:
             all_told.set()
 
     for future in send(producer, topic):
         future.add_done_callback(tell)
     assert all_told.wait(SECONDS)
-    assert len(set(told)) == RECORDS
+    assert len(set(reported)) == RECORDS
 
 
 def test_several_threads_wait(producer, topic):

@@ -100,9 +100,9 @@ class Guest:
         assert self._line is not None, "the guest was not started"
         self._line.sendall(f"{name}\n".encode())
         # Emulated time may pass more slowly than ours.
-        told, _, status = self._next_line(timeout + 10, name).partition(" ")
-        if told != name:
-            raise GuestError(f"the guest says {told} and not {name}\n{self._console()}")
+        reported, _, status = self._next_line(timeout + 10, name).partition(" ")
+        if reported != name:
+            raise GuestError(f"the guest says {reported} and not {name}\n{self._console()}")
         return Done(int(status), (self._jobs / f"{name}.out").read_text(errors="replace"))
 
     def _start(self) -> None:

@@ -1,5 +1,5 @@
 //! What operations over RDMA cost, as lines of JSON: one side's reads, additions and writes, and a write that the process on
-//! the other side is told of and answers, spinning and sleeping.
+//! the other side is notified of and answers, spinning and sleeping.
 //!
 //! `cargo run --release -p headrace-fabric --example verbs_roundtrip`, on a machine with a device. In a guest with Soft-RoCE,
 //! whose figures tell of nothing but Soft-RoCE: `python -m tests.rdma.guest target/release/examples/verbs_roundtrip`. The

@@ -295,7 +295,7 @@ pub trait Endpoint: fmt::Debug + Send {
         None
     }
 
-    /// Writes pieces, one after another, to a peer's region. With `notify` the peer is told of it once all bytes are there.
+    /// Writes pieces, one after another, to a peer's region. With `notify` the peer is notified of it once all bytes are there.
     ///
     /// # Errors
     /// [`FabricError`]. What the peer refuses is told here or by the event.

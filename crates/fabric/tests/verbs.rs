@@ -159,7 +159,7 @@ fn pieces_are_written_in_order_and_the_word_comes_after_them() {
     assert_eq!(theirs.done(9), Done::Notified { word: 0xfedc_ba98, bytes: 12 });
     assert_eq!(bytes(landing.region(), 99, 14), b"\0threetwo-one\0");
     assert_eq!(ours.done(1), Done::Work);
-    // Nothing at all can be told of as well.
+    // Nothing at all can be notified of as well.
     let nowhere = remote.place(0, 0).unwrap();
     ours.pair.post(2, Work::Write { to: nowhere, notify: Some(3) }, &[]).unwrap();
     assert_eq!(theirs.done(10), Done::Notified { word: 3, bytes: 0 });

@@ -284,8 +284,8 @@ impl Consumer {
     }
 
     /// The listener was called.
-    fn reported(&self, number: u64) {
-        self.client.reported(number);
+    fn listener_called(&self, number: u64) {
+        self.client.listener_called(number);
     }
 
     /// What a listener has to give back because this consumer leaves its group.

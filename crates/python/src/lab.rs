@@ -404,7 +404,7 @@ struct Acknowledged {
 
 #[pymethods]
 impl Deliveries {
-    /// Of so many records; `failed` is called with each error and its message, and `ended` once all were told of, with
+    /// Of so many records; `failed` is called with each error and its message, and `ended` once all were notified of, with
     /// the times at which the others were, int64 little endian.
     #[new]
     fn new(records: usize, failed: Py<PyAny>, ended: Py<PyAny>) -> Self {

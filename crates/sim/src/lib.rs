@@ -27,7 +27,7 @@
 //! - nobody begins, and nobody commits, behind what the group has processed, so no record is left out;
 //! - a partition is one member's in a generation, and no member is given what it has;
 //! - what a member keeps through a rebalance goes on where it was, and is not fetched again;
-//! - a listener is told of each partition as given once, then as taken or lost once, and rows come only in between;
+//! - a listener is notified of each partition as given once, then as taken or lost once, and rows come only in between;
 //! - of topics that are not subscribed any more nothing is handed out;
 //! - of a paused partition nothing is handed out, and nothing asked for; what is held of it is never fetched again;
 //! - what was given is what the log has in the end, and everything in the log was given.
@@ -81,7 +81,7 @@
 //! - who reads where records are deleted goes on with the first that is left, or with what it has in memory;
 //! - what never comes keeps nobody from its records, also when it goes on.
 //!
-//! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
+//! The same seed does the same on every machine, so a failure is reported by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
 
 mod byzantine;

@@ -129,7 +129,7 @@ pub(crate) struct Producer {
     woken: Arc<Mutex<Vec<usize>>>,
     callers: Vec<Caller>,
     batches: BTreeMap<BatchId, Vec<usize>>,
-    /// What was told of parked records and not looked at.
+    /// What was notified of parked records and not looked at.
     reported: Arc<Mutex<Vec<Reply>>>,
     /// The last batch of each partition that has ended.
     last_ended: BTreeMap<Place, BatchId>,

@@ -479,7 +479,7 @@ impl Server {
         [broker.poll_timeout(), share].into_iter().flatten().min()
     }
 
-    /// The broker's log may have grown since share groups were told of it.
+    /// The broker's log may have grown since share groups were notified of it.
     fn may_have_more(&mut self) {
         if let Some(share) = &mut self.share {
             share.dirty = true;

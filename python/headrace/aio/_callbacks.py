@@ -77,14 +77,14 @@ class Callbacks:
 
     async def _call(self, kind: str, partitions: Iterable[tuple[str, int]], number: int | None) -> None:
         listener = self._listener
-        told = False
+        reported = False
         try:
             outcome = None if listener is None else listener.tell(kind, partitions)
             if inspect.isawaitable(outcome):
                 self._running = asyncio.ensure_future(self._run(outcome, number))
-                told = True
+                reported = True
         finally:
-            if not told:
+            if not reported:
                 self._told(number)
         await self.over(None)
 
@@ -96,4 +96,4 @@ class Callbacks:
 
     def _told(self, number: int | None) -> None:
         if number is not None:
-            self._native.reported(number)
+            self._native.listener_called(number)

@@ -365,7 +365,7 @@ class Mapped(Generic[Result]):
         return result
 
     def _fill(self) -> None:
-        # Nothing is asked for behind an error that nobody has been told of.
+        # Nothing is asked for behind an error that nobody has been notified of.
         may_ask = self._pull is None and not self._over and self._error is None
         if may_ask and len(self._window) < self._parallelism:
             self._pull = asyncio.ensure_future(self._flow.next_work())

@@ -104,25 +104,25 @@ class Part:
 
     def tell(self, upto: Mark, error: BaseException | None) -> bool:
         """A commit up to there has ended; returns whether anybody waited for it."""
-        told = [waiter for waiter in self.waiting if waiter[0] <= upto.number]
+        reported = [waiter for waiter in self.waiting if waiter[0] <= upto.number]
         self.waiting = [waiter for waiter in self.waiting if waiter[0] > upto.number]
-        return self._end(told, error)
+        return self._end(reported, error)
 
     def tell_all(self, error: BaseException) -> None:
         """Ends all waits: there will be no commit."""
-        told, self.waiting = self.waiting, []
-        self._end(told, error)
+        reported, self.waiting = self.waiting, []
+        self._end(reported, error)
 
     @staticmethod
-    def _end(told: list[tuple[int, asyncio.Future[None]]], error: BaseException | None) -> bool:
-        for _, future in told:
+    def _end(reported: list[tuple[int, asyncio.Future[None]]], error: BaseException | None) -> bool:
+        for _, future in reported:
             if future.done():
                 continue
             if error is None:
                 future.set_result(None)
             else:
                 future.set_exception(error)
-        return bool(told)
+        return bool(reported)
 
     def not_committed(self) -> ClosedError:
         """Why waiting for a commit is in vain."""
@@ -276,7 +276,7 @@ class Committer:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # Perhaps a rebalance is why: then who waits is told of that. A closed consumer has none.
+            # Perhaps a rebalance is why: then who waits is notified of that. A closed consumer has none.
             with contextlib.suppress(KafkaError):
                 self._refresh()
         for part in sent:
@@ -298,8 +298,8 @@ class Committer:
             # The others were not refused.
             self._wanted = True
         elif error is not None:
-            told = [part.tell(mark, error) for part, mark in sent.items()]
+            reported = [part.tell(mark, error) for part, mark in sent.items()]
             for part, mark in sent.items():
                 part.refused = mark
-            if not any(told):
+            if not any(reported):
                 _log.warning("a commit failed, so its rows may be read again: %s", error)

@@ -286,7 +286,7 @@ class Consumer:
             await asyncio.sleep(0)
             self._turn = loop.time()
         while True:
-            # Whoever polls says that all is processed: not while others are told of partitions that go.
+            # Whoever polls says that all is processed: not while others are notified of partitions that go.
             if not await self._callbacks.over(max(0.0, deadline - loop.time())):
                 return None
             found = take()

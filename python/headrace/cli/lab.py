@@ -192,10 +192,10 @@ def _drivers(options: argparse.Namespace) -> int:
     drivers, java, preview = lab("worker.drivers"), lab("java_"), lab("fields").PREVIEW
     for name in (*drivers.MODULES, "java"):
         try:
-            told = " ".join(java.command()[:1]) if name == "java" else drivers.load(name).version
+            reported = " ".join(java.command()[:1]) if name == "java" else drivers.load(name).version
         except drivers.DriverError as error:
-            told = str(error)
-        print(f"{name:<16} {told}{' (share groups: preview)' if name in preview else ''}")
+            reported = str(error)
+        print(f"{name:<16} {reported}{' (share groups: preview)' if name in preview else ''}")
     return 0
 
 

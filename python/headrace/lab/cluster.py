@@ -88,23 +88,23 @@ class Cluster:
 
         It is for the reader: what cannot be asked is told as a sentence.
         """
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         try:
-            told["topicSettings"] = self._admin.describe_topic_config(topic)
+            reported["topicSettings"] = self._admin.describe_topic_config(topic)
         except KafkaError as error:
-            told["topicSettings"] = str(error)
-        told["finalizedFeatures"] = self._features()
+            reported["topicSettings"] = str(error)
+        reported["finalizedFeatures"] = self._features()
         try:
             confluent = import_module("confluent_kafka.admin")
         except ModuleNotFoundError:
-            told["brokerSettings"] = "confluent-kafka is not installed, which asks for them"
-            return told
+            reported["brokerSettings"] = "confluent-kafka is not installed, which asks for them"
+            return reported
         admin = confluent.AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         asked = [confluent.ConfigResource(confluent.ResourceType.BROKER, str(broker)) for broker in brokers]
-        told["brokerSettings"] = {
+        reported["brokerSettings"] = {
             resource.name: _settings(answer) for resource, answer in admin.describe_configs(asked).items()
         }
-        return told
+        return reported
 
     def _features(self) -> dict[str, int] | str:
         """The features that the cluster has finalized, with their levels, if kafka-python is installed."""
@@ -135,10 +135,10 @@ class Cluster:
     def deliveries_limit(self, group: str) -> int | None:
         """How often a share group's records are given out before brokers give them up; None if they do not tell."""
         try:
-            told = self._admin.describe_group_config(group).get(LIMIT)
+            reported = self._admin.describe_group_config(group).get(LIMIT)
         except KafkaError:
             return None
-        return None if told is None else int(told)
+        return None if reported is None else int(reported)
 
     def move_leaders(self, topics: Sequence[str]) -> None:
         """Has another broker lead each partition: the next of its replicas, or the next of all if it has one.
@@ -172,8 +172,8 @@ class Cluster:
                 admin = admins.KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))
                 with contextlib.closing(admin):
                     if moves:
-                        told = admin.alter_partition_reassignments(moves)
-                        moves = {place: to for place, to in moves.items() if told.get(place, True)}
+                        reported = admin.alter_partition_reassignments(moves)
+                        moves = {place: to for place, to in moves.items() if reported.get(place, True)}
                     # The first of the replicas leads when it is asked to, once it has them.
                     admin.elect_leaders(0, moving, raise_errors=False)
             time.sleep(PAUSE_S)

@@ -406,12 +406,12 @@ class Run:
         holding = dict.fromkeys(self.plan.groups, 0)
         unknown = False
         for name, group in self._groups.items():
-            told = self._assigned.get(name)
-            if told is None:
+            reported = self._assigned.get(name)
+            if reported is None:
                 return False
-            unknown |= told.partitions is None
-            held[group] += wanted if told.partitions is None else told.partitions
-            holding[group] += told.holding
+            unknown |= reported.partitions is None
+            held[group] += wanted if reported.partitions is None else reported.partitions
+            holding[group] += reported.holding
         if any(count < wanted for count in held.values()):
             return False
         # A group's first member has all until the others are in. An assignor may leave some without for good.

@@ -146,8 +146,10 @@ class Live:
             why="",
         )
         step = dataclasses.replace(step, why=judge(run.workload.explore, step))
-        told = "holds" if step.holds else f"too high: {step.why}"
-        run.view.note(f"{rate:,.0f} a second: {told} (p{run.workload.explore.percentile:g} {step.latency_ms:,.1f} ms)")
+        reported = "holds" if step.holds else f"too high: {step.why}"
+        run.view.note(
+            f"{rate:,.0f} a second: {reported} (p{run.workload.explore.percentile:g} {step.latency_ms:,.1f} ms)"
+        )
         return step
 
     async def drain(self) -> str:
@@ -157,8 +159,8 @@ class Live:
         await run.work(0, 0)
         end = run.t_s + workload.drain_timeout_seconds
         # Backlog 0 must be told after the pause, not be left from before it.
-        told = run.complete + 2
-        drained = await run.until(lambda: run.complete >= told and totals.backlog == 0, t_s=end)
+        reported = run.complete + 2
+        drained = await run.until(lambda: run.complete >= reported and totals.backlog == 0, t_s=end)
         await run.work(workload.consumer_proc_ms_min, workload.consumer_proc_ms_max)
         return "" if drained else f"{totals.backlog:,} records were left after {workload.drain_timeout_seconds:g} s"
 

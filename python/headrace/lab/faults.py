@@ -150,8 +150,8 @@ class Faults:
 
     async def _do(self, fault: Fault) -> None:
         run = self._run
-        told = {**fault.to_json(), "beganSeconds": round(run.t_s, 3)}
-        self.done.append(told)
+        reported = {**fault.to_json(), "beganSeconds": round(run.t_s, 3)}
+        self.done.append(reported)
         run.view.note(f"fault: {fault.kind}")
         if fault.kind == "killConsumer":
             await run.crash_consumers(fault.worker, fault.down_s)
@@ -164,7 +164,7 @@ class Faults:
         else:
             assert self._nodes is not None  # noqa: S101  (as was checked)
             await self._broker(self._nodes.nodes[fault.broker - 1], fault)
-        told["endedSeconds"] = round(run.t_s, 3)
+        reported["endedSeconds"] = round(run.t_s, 3)
 
     @staticmethod
     async def _broker(node: Node, fault: Fault) -> None:

@@ -82,8 +82,8 @@ class Histogram:
 
     def summary(self) -> dict[str, float]:
         """Percentiles, mean and maximum in milliseconds, and the count."""
-        told: dict[str, float] = {name: self.at(percentile) / 1000 for name, percentile in QUANTILES.items()}
-        return {**told, "max": self.highest / 1000, "mean": self.mean / 1000, "count": self.total}
+        reported: dict[str, float] = {name: self.at(percentile) / 1000 for name, percentile in QUANTILES.items()}
+        return {**reported, "max": self.highest / 1000, "mean": self.mean / 1000, "count": self.total}
 
     def encode(self) -> str:
         """HdrHistogram's text form."""

@@ -215,15 +215,15 @@ class Judge:
             for what, count in self._counts(group).items():
                 found[what] = max(found[what], count) if what == "deliveriesMax" else found[what] + count
         wrong = {"lost": "lost", "corrupt": "corrupt", "outOfOrder": "out of order", "acceptedTwice": "accepted twice"}
-        told = [f"{found[what]:,} {words}" for what, words in wrong.items() if found.get(what)]
+        reported = [f"{found[what]:,} {words}" for what, words in wrong.items() if found.get(what)]
         if self._share:
             found["deliveriesLimit"] = self.limit
         if found.get("givenUp"):
             why = f"brokers gave up {found['givenUp']:,} of them after {self.limit} deliveries, the group's {LIMIT}"
-            told[0] += f" ({why})"
+            reported[0] += f" ({why})"
         if not found["records"]:
-            told.append("no record was acknowledged to a producer")
-        return {**found, "failed": ", ".join(told)} if told else found
+            reported.append("no record was acknowledged to a producer")
+        return {**found, "failed": ", ".join(reported)} if reported else found
 
     @property
     def _kinds(self) -> tuple[str, ...]:

@@ -219,6 +219,6 @@ def _ended(summary: dict[str, Any]) -> str:
     if not summary["complete"]:
         return report.stopped(summary["stoppedBy"])
     delivery = summary["deliveryMs"]
-    told = {name: value for name, value in summary["verdict"].items() if isinstance(value, int | float | str)}
-    numbers = ", ".join(f"{name} {v:,.1f}" if isinstance(v, float) else f"{name} {v}" for name, v in told.items())
+    reported = {name: value for name, value in summary["verdict"].items() if isinstance(value, int | float | str)}
+    numbers = ", ".join(f"{name} {v:,.1f}" if isinstance(v, float) else f"{name} {v}" for name, v in reported.items())
     return f"{numbers}; delivery p50 {delivery['p50']:,.2f} ms, p99 {delivery['p99']:,.2f} ms"

@@ -1,4 +1,4 @@
-"""The modes: what is done in which order, and what is told of it."""
+"""The modes: what is done in which order, and what is notified of it."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class Shown:
 
     def faults(self) -> list[tuple[str, float, float | None]]:
         """What was done to it, when that began, and when it ended, in seconds; None if it did not."""
-        told = self.other("findings.json").get("faults", [])
-        found = [(Fault.from_json(one).words, one["beganSeconds"], one.get("endedSeconds")) for one in told]
+        reported = self.other("findings.json").get("faults", [])
+        found = [(Fault.from_json(one).words, one["beganSeconds"], one.get("endedSeconds")) for one in reported]
         return sorted(found, key=lambda fault: fault[1])
 
 
@@ -194,10 +194,10 @@ def _results(runs: Sequence[Shown]) -> str:
     header = ["run", "sent", "received", "failed", *verdicts, "delivery p50 ms", "p99 ms", "p99.9 ms", "max ms"]
     rows = []
     for run in runs:
-        told, delivery = run.summary, run.summary["deliveryMs"]
-        verdict = [told["verdict"].get(name) for name in verdicts]
+        reported, delivery = run.summary, run.summary["deliveryMs"]
+        verdict = [reported["verdict"].get(name) for name in verdicts]
         latencies = [delivery[name] for name in ("p50", "p99", "p99.9", "max")]
-        counts = [told["sent"] + told["backlogWritten"], told["received"], told["failed"]]
+        counts = [reported["sent"] + reported["backlogWritten"], reported["received"], reported["failed"]]
         rows.append([run.label, *counts, *verdict, *latencies])
     return table(header, rows)
 
@@ -273,14 +273,17 @@ def _details(run: Shown, *, charts: bool) -> list[str]:
     order, topics = _places(counts)
     rows: list[list[object]] = []
     for name in order:
-        told, count = by_partition.get(name, {}), counts[name]
-        quantiles = [told.get(q) for q in QUANTILES[:-1]]
+        reported, count = by_partition.get(name, {}), counts[name]
+        quantiles = [reported.get(q) for q in QUANTILES[:-1]]
         rows.append([short(name, topics), leaders.get(name), count, count / total * 100, *quantiles])
     if rows:
         found.append(table(["partition", "leader", "received", "%", *(f"{q} ms" for q in QUANTILES[:-1])], rows))
     members = run.summary["deliveryMsByMember"]
     if members:
-        rows = [[f"consumer {m}", *(told[q] for q in QUANTILES)] for m, told in sorted(members.items(), key=_by_number)]
+        rows = [
+            [f"consumer {m}", *(reported[q] for q in QUANTILES)]
+            for m, reported in sorted(members.items(), key=_by_number)
+        ]
         found.append(table(["delivery, ms", *QUANTILES], rows))
     steps = run.summary["verdict"].get("steps") if run.summary["verdict"] else None
     if steps:

@@ -164,7 +164,7 @@ class Totals:
             # A record may be counted as received before its acknowledgement has come.
             waiting += out - into / self.groups
             backlog.append(max(round(waiting), 0))
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "sent": self.acknowledged,
             "backlogWritten": self.backlog_written,
             "failed": self.failed,
@@ -187,10 +187,10 @@ class Totals:
             "backlog": backlog,
         }
         if self.received:
-            told["consumerCpuSecondsPerMillion"] = round(self.cpu_s["consume"] / self.received * 1e6, 3)
+            reported["consumerCpuSecondsPerMillion"] = round(self.cpu_s["consume"] / self.received * 1e6, 3)
         for name, kind in (("Publish", "publish"), ("PublishDelay", "delay"), ("EndToEnd", "delivery")):
-            told.update(_omb(f"aggregated{name}Latency", self.whole[kind]))
-        return told
+            reported.update(_omb(f"aggregated{name}Latency", self.whole[kind]))
+        return reported
 
 
 def _histograms(hist: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -220,7 +220,7 @@ def _curve(histogram: Histogram) -> Iterator[tuple[str, float]]:
 
 def _omb(prefix: str, histogram: Histogram) -> dict[str, Any]:
     names = {"50pct": 50, "75pct": 75, "95pct": 95, "99pct": 99, "999pct": 99.9, "9999pct": 99.99, "Max": 100}
-    told: dict[str, Any] = {f"{prefix}{name}": histogram.at(p) / 1000 for name, p in names.items()}
-    told[f"{prefix}Avg"] = histogram.mean / 1000
-    told[f"{prefix}Quantiles"] = dict(_curve(histogram))
-    return told
+    reported: dict[str, Any] = {f"{prefix}{name}": histogram.at(p) / 1000 for name, p in names.items()}
+    reported[f"{prefix}Avg"] = histogram.mean / 1000
+    reported[f"{prefix}Quantiles"] = dict(_curve(histogram))
+    return reported

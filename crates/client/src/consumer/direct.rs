@@ -149,7 +149,7 @@ enum Turn {
 impl Direct {
     pub(super) fn new(config: &ConsumerConfig) -> Direct {
         let committed = config.isolation_level == IsolationLevel::ReadCommitted;
-        // Which transactions were aborted is told by Fetch alone.
+        // Which transactions were aborted is reported by Fetch alone.
         let datapath = if committed { Datapath::Tcp } else { config.datapath };
         Direct {
             links: Links::new(datapath, ClientName::new(kind::CONSUMER, &config.common)),

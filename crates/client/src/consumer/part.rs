@@ -26,7 +26,7 @@ pub(super) struct Part {
     /// A follower to read from, and until when.
     pub(super) replica: Option<(i32, u64)>,
     pub(super) open: Option<OpenChunk>,
-    /// Where the last batch that was left out claims to begin: it may come again, and was told of.
+    /// Where the last batch that was left out claims to begin: it may come again, and was notified of.
     pub(super) left_out: Option<i64>,
 }
 

@@ -396,7 +396,7 @@ impl ClassicMember {
         lost.then_some(MemberEvent::Lost)
     }
 
-    /// What it had may be another's by now. The sticky assignor is told of it all the same, with the generation it is of.
+    /// What it had may be another's by now. The sticky assignor is notified of it all the same, with the generation it is of.
     fn lose(&mut self) {
         if self.is_cooperative() {
             self.owned = Owned::NOTHING;

@@ -141,7 +141,7 @@ impl TokenSource {
         state.held.as_ref().and_then(|held| held.renew_ms).is_none_or(|at| at <= wall_ms)
     }
 
-    /// Gets a new token unless there is a good one; blocks as long as its function does. What goes wrong is told by the
+    /// Gets a new token unless there is a good one; blocks as long as its function does. What goes wrong is reported by the
     /// login that needs the token.
     pub fn renew(&self, wall_ms: i64) {
         let Some((shared, fetch)) = self.0.as_ref().and_then(|s| Some((s, s.fetch.as_ref()?))) else {

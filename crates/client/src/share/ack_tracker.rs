@@ -19,7 +19,7 @@ use headrace_wire::errors::ErrorCode;
 /// Offsets of one acknowledgement with a type for each: not more, since a hostile range may be as wide as can be.
 const TYPES_MAX: i64 = 4096;
 
-/// What is told of records whose lock was over before they were acknowledged.
+/// What is notified of records whose lock was over before they were acknowledged.
 const LAPSED: ErrorCode = ErrorCode::INVALID_RECORD_STATE;
 
 /// What a record is acknowledged as; the numbers are Kafka's.
@@ -339,7 +339,7 @@ impl AckTracker {
 
     fn owe(&mut self, code: ErrorCode, records: u64) {
         let (before, owed) = self.owed.unwrap_or((code, 0));
-        // The log has been told of locks, and of nothing else.
+        // The log has been notified of locks, and of nothing else.
         let code = if code == LAPSED { before } else { code };
         self.owed = Some((code, owed.saturating_add(records)));
     }
@@ -405,7 +405,7 @@ impl AckTracker {
             }
         }
         if let Some((code, owed)) = self.owed.take() {
-            // Who waits for no commit has been told of locks.
+            // Who waits for no commit has been notified of locks.
             if commit.is_some() || code != LAPSED {
                 effects.settle(commit, owed, Some(code));
                 records += owed;

@@ -532,12 +532,12 @@ impl AcquiredBuffer {
         self.items.extend(delivery.errors.into_iter().map(Item::Failed));
     }
 
-    /// A poll is told of this once.
+    /// A poll is notified of this once.
     pub(crate) fn fail(&mut self, error: Error) {
         self.items.push_back(Item::Failed(error));
     }
 
-    /// Every poll without rows is told of this, until it is mended (`None`). True when that is news to callers.
+    /// Every poll without rows is notified of this, until it is mended (`None`). True when that is news to callers.
     pub(crate) fn set_broken(&mut self, error: Option<Error>) -> bool {
         let news = error.is_some() && self.broken.is_none();
         self.broken = error;

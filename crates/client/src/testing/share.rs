@@ -4,7 +4,7 @@
 //! It panics where a client does what none may: two requests of a session at once, acknowledgements that open a session, a
 //! fetch of no records, renewals with a fetch, more records held than the client's limit.
 //!
-//! It has a log of its own ([`ShareKafka::append`]), or is told of one ([`ShareKafka::appended`]).
+//! It has a log of its own ([`ShareKafka::append`]), or is notified of one ([`ShareKafka::appended`]).
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "it stands for brokers in tests")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -160,7 +160,7 @@ impl<'c, 's> Side<'c, 's> {
         Ok((region, local))
     }
 
-    /// Memory that the other side may reach, and is told of.
+    /// Memory that the other side may reach, and is notified of.
     pub(super) fn share(&mut self, len: usize, access: Access) -> Result<(Region, Local), Failure> {
         let region = self.region(len)?;
         let local = self.share_region(&region, access)?;

@@ -31,7 +31,7 @@ pub trait LinkOwner {
     fn window(&mut self, link: LinkId, key: u64, at: u64) -> Result<Range<u64>, Refusal>;
     /// What was to be exposed by this key cannot be: its grant is to end.
     fn not_exposed(&mut self, link: LinkId, key: u64);
-    /// What slots say has been seen to: the next change is to be told of again.
+    /// What slots say has been seen to: the next change is to be notified of again.
     fn notified(&mut self, link: LinkId);
 }
 

@@ -19,7 +19,7 @@ const UNSENT_MAX: usize = 1 << 16;
 /// What a client was told is void, and has not released: a card that is stopped amid an operation ends the connection. It is
 /// told of no more at once.
 const REVOKED_MAX: usize = 256;
-/// What it is to be told of after that, before it counts as one that keeps what was revoked.
+/// What it is to be notified of after that, before it counts as one that keeps what was revoked.
 const UNTOLD_MAX: usize = 1024;
 /// Taken from the card at once.
 const EVENTS: usize = 64;
@@ -52,7 +52,7 @@ pub(super) struct RemoteEnd<E, F> {
     files: HashMap<u64, Exposed<F>>,
     /// What the client was told is void, and is to release.
     revoked: HashMap<u64, Option<Local>>,
-    /// What it is to be told of next.
+    /// What it is to be notified of next.
     untold: VecDeque<(u64, Option<Local>)>,
     unsent: VecDeque<LinkMessage>,
     /// The client is to be notified.

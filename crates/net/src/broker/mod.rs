@@ -151,7 +151,7 @@ impl BrokerServer {
         &self.report
     }
 
-    /// Errors since the last call that no client could be told of, such as a failed sync; at most 1,000 are kept.
+    /// Errors since the last call that no client could be notified of, such as a failed sync; at most 1,000 are kept.
     #[must_use]
     pub fn take_troubles(&self) -> Vec<String> {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()

@@ -71,7 +71,7 @@ const ACCEPT_RETRY_MS: u64 = 100;
 /// Lines of the log a second about connections that end, and as many about those that come.
 const LINES_PER_S: u32 = 20;
 
-/// Errors that no client could be told of, oldest first.
+/// Errors that no client could be notified of, oldest first.
 pub(super) type Troubles = Arc<Mutex<VecDeque<String>>>;
 
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
@@ -395,7 +395,7 @@ impl Shard {
         }
     }
 
-    /// Keeps the latest errors that no client could be told of, for the operator.
+    /// Keeps the latest errors that no client could be notified of, for the operator.
     fn note_troubles(&mut self) {
         let troubles = self.broker.take_troubles();
         if !troubles.is_empty() {

@@ -133,7 +133,7 @@ impl ConsumerClient {
         &self.empty
     }
 
-    /// What went wrong since the last call that no other call was told of, such as an automatic commit; the last 100 at
+    /// What went wrong since the last call that no other call was notified of, such as an automatic commit; the last 100 at
     /// most.
     #[must_use]
     pub fn take_troubles(&self) -> Vec<String> {
@@ -365,7 +365,7 @@ impl ConsumerClient {
     ) -> Result<()> {
         self.alive()?;
         let wake = cache.set_paused(partitions, paused)?;
-        // Whoever is told of it may look into the cache at once.
+        // Whoever is notified of it may look into the cache at once.
         drop(cache);
         if tracing::enabled!(target: targets::CONSUMER, tracing::Level::DEBUG) {
             let (client, client_id) = self.handle.name();
@@ -475,8 +475,8 @@ impl ConsumerClient {
         if self.handle.is_forked() { None } else { self.notices.take_committed() }
     }
 
-    /// The listener was told of a rebalance; the engine goes on.
-    pub fn reported(&self, notice: u64) {
+    /// The listener was notified of a rebalance; the engine goes on.
+    pub fn listener_called(&self, notice: u64) {
         self.handle.send(ConsumerCommand::ListenerCalled { notice });
     }
 

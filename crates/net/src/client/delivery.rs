@@ -1,4 +1,4 @@
-//! What a producer's callers are told of their records.
+//! What a producer's callers are notified of their records.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -63,7 +63,7 @@ impl Notices {
         self.note(&state);
     }
 
-    /// A commit is about to be sent, which is to be told of in this place of the order.
+    /// A commit is about to be sent, which is to be notified of in this place of the order.
     pub(crate) fn await_commit(&self, op: u64) {
         let mut state = self.lock();
         if state.over {
@@ -183,7 +183,7 @@ impl Notices {
 }
 
 impl State {
-    /// These are lost: what was still to be told of them is moot. Who waited for it does not wait any more.
+    /// These are lost: what was still to be notified of them is moot. Who waited for it does not wait any more.
     fn forget(&mut self, lost: &BTreeSet<&TopicPartition>) {
         let mut seen = BTreeSet::new();
         for notice in &mut self.queue {

@@ -32,7 +32,7 @@ impl Drop for Polling<'_> {
     }
 }
 
-/// What went wrong and no call was told of.
+/// What went wrong and no call was notified of.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Troubles(Arc<Reported>);
 

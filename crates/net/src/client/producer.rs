@@ -133,7 +133,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         self.handle.failing()
     }
 
-    /// Whether records that nobody waits for ([`Self::begin_wait`]) may be told of some milliseconds late, or by a caller's thread
+    /// Whether records that nobody waits for ([`Self::begin_wait`]) may be notified of some milliseconds late, or by a caller's thread
     /// that comes by: where `deliver` needs a lock that callers need as well. Has an effect where batches may go through
     /// memory, where waking a thread takes longer than a record.
     pub fn be_patient(&self, patient: bool) {
@@ -193,7 +193,7 @@ impl<R: Send + 'static> ProducerClient<R> {
     }
 
     /// A caller's handle for rows that come in several batches; ends with [`Self::finish_rows`]. With `results` the
-    /// recipient is told of each row ([`Delivery::Results`]), and rows that cannot be sent are told there too.
+    /// recipient is notified of each row ([`Delivery::Results`]), and rows that cannot be sent are told there too.
     pub fn begin_rows(&self, recipient: R, results: bool) -> RowsTicket<R> {
         RowsTicket::new(recipient, results)
     }

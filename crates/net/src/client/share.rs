@@ -247,7 +247,7 @@ impl ShareClient {
         lock(&self.buffer).decisions(after)
     }
 
-    /// What went wrong since the last call that no other call was told of; the last 100 at most.
+    /// What went wrong since the last call that no other call was notified of; the last 100 at most.
     #[must_use]
     pub fn take_troubles(&self) -> Vec<String> {
         if self.handle.is_forked() { Vec::new() } else { self.troubles.take() }

@@ -1,4 +1,4 @@
-//! An engine, its links and what is told of it: what the engine's own thread and a caller that waits take turns at.
+//! An engine, its links and what is notified of it: what the engine's own thread and a caller that waits take turns at.
 //!
 //! A hand-over from one thread to another costs more than a record on its way through shared memory. So a caller that has
 //! sent something, or waits for something, drives the engine itself while a link stands: it takes what the broker has

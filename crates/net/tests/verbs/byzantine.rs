@@ -456,7 +456,7 @@ fn hundreds_of_ends_at_once_are_told_as_they_are_done_with() {
     let topics = vec![DeleteTopicState { name: Some("t".to_owned()), ..DeleteTopicState::default() }];
     let delete = DeleteTopicsRequest { topics, ..DeleteTopicsRequest::default() };
     assert_eq!(Bare::new(&servers).call(6, &delete).responses[0].error_code, 0);
-    // It is told of no more than a part of them before it is done with those.
+    // It is notified of no more than a part of them before it is done with those.
     let mut ended = Vec::new();
     while ended.len() < granted.len() {
         let reported = peer.reported(|reported| match reported {

@@ -1,4 +1,4 @@
-//! A listener that is told of rebalances, and what it may rely on.
+//! A listener that is notified of rebalances, and what it may rely on.
 
 use std::collections::{BTreeSet, VecDeque};
 

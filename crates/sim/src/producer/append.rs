@@ -178,7 +178,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Takes in what was told of parked records.
+    /// Takes in what was notified of parked records.
     pub(crate) fn hear(&mut self, now: Now) -> Result<(), String> {
         let reported = std::mem::take(&mut *held(&self.reported));
         for (at, outcome) in reported {

@@ -67,7 +67,7 @@ class _Producer(ProducerDriver):
 
     def send(self, block: Block) -> None:
         produce, sent = self._producer.produce, _Sent(block, self._outcome)
-        told = Deliveries(len(block.due), sent.failed, sent.ended).reported
+        reported = Deliveries(len(block.due), sent.failed, sent.ended).reported
         keys, partitions = block.placement.keys, block.placement.partitions
         values = block.values.to_pylist()
         columns: list[Sequence[Any]] = [
@@ -75,7 +75,7 @@ class _Producer(ProducerDriver):
             values,
             [None] * len(values) if keys is None else keys.to_pylist(),
             [-1] * len(values) if partitions is None else partitions.tolist(),
-            [told] * len(values),
+            [reported] * len(values),
         ]
         # `map` and no loop: what a loop does around a call costs half as much as the call.
         while columns[0]:
@@ -113,7 +113,7 @@ class _Sent:
         self._outcome.failed(1, str(error))
 
     def ended(self, acked_ns: bytes) -> None:
-        """All were told of; the others were acknowledged at these times."""
+        """All were notified of; the others were acknowledged at these times."""
         rows = np.delete(np.arange(len(self._block.due)), self._lost) if self._lost else None
         self._outcome.acknowledged(self._block, rows, self._sent_ns, np.frombuffer(acked_ns, "<i8"))
 

@@ -85,8 +85,8 @@ class ConfluentShareConsumer(ConsumerDriver):
 
     def accepted(self) -> list[Accepted]:
         """What brokers have taken."""
-        told, self._accepted = self._accepted, []
-        return told
+        reported, self._accepted = self._accepted, []
+        return reported
 
     def close(self) -> None:
         """Accepts what the last poll gave, and leaves."""

@@ -43,8 +43,8 @@ class _Producer(ProducerDriver):
         rows, sent_ns = pa.record_batch(columns), time.time_ns()
         try:
             if self._outcome.each:
-                told = self._producer.send_arrow(block.topic, rows, results=True)
-                told.add_done_callback(partial(self._told_each, block, sent_ns))
+                reported = self._producer.send_arrow(block.topic, rows, results=True)
+                reported.add_done_callback(partial(self._told_each, block, sent_ns))
             else:
                 future = self._producer.send_arrow(block.topic, rows)
                 future.add_done_callback(partial(self._told, block, sent_ns))
@@ -146,8 +146,8 @@ class _Sharer(ConsumerDriver):
         return held
 
     def accepted(self) -> list[Accepted]:
-        told, self._accepted = self._accepted, []
-        return told
+        reported, self._accepted = self._accepted, []
+        return reported
 
     def close(self) -> None:
         self._consumer.close()

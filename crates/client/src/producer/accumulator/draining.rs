@@ -210,7 +210,7 @@ impl Accumulator {
     }
 
     /// When the engine has to look again, of itself: a batch has lingered, or runs out of time. Until then it need not
-    /// be told of batches that are due later.
+    /// be notified of batches that are due later.
     pub(in crate::producer) fn next_deadline(
         &mut self,
         sendable: impl Fn(PartitionKey, Option<i32>) -> bool,

@@ -18,7 +18,7 @@ pub(super) struct Missing {
 
 impl Missing {
     /// What the next poll is to be told: each topic once for each time it goes missing, and that no broker has ever
-    /// answered. What trying again will not help is told by every poll.
+    /// answered. What trying again will not help is reported by every poll.
     pub(super) fn find<T>(
         &mut self,
         now: Now,

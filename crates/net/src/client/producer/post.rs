@@ -111,7 +111,7 @@ impl<R: Send + 'static> Post<R> {
         }
     }
 
-    /// Whether nobody waits for what is told of records.
+    /// Whether nobody waits for what is notified of records.
     pub(super) fn is_patient(&self) -> bool {
         let held = lock(&self.held);
         held.patient && held.waiting == 0

@@ -125,7 +125,7 @@ impl Crowd {
         lock(&self.0[who].world.engine.cache).assignment()
     }
 
-    /// What no call of a member was told of.
+    /// What no call of a member was notified of.
     pub(super) fn troubles(&self, who: usize) -> Vec<String> {
         let events = self.0[who].world.events.iter();
         let reported = events.filter_map(|event| match event {

@@ -55,7 +55,7 @@ fn member_goes_on(key: ApiKey, way: Way) {
     let mut take = |crowd: &mut Crowd, ms: u64| {
         for _ in 0..ms / 100 {
             crowd.run(100);
-            // A Fetch that cannot be read is told of, and an assignor that nobody offered; nothing else is.
+            // A Fetch that cannot be read is notified of, and an assignor that nobody offered; nothing else is.
             match crowd.0[0].poll(usize::MAX) {
                 Some(Ok(more)) => rows.extend(more),
                 Some(Err(Error::BadAnswer { .. })) if key == ApiKey::Fetch => {}
@@ -235,7 +235,7 @@ fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_e
     assert_eq!(error.code(), Some(ErrorCode::OFFSET_NOT_AVAILABLE), "{error}");
     bench.kafka.spoil_no_more();
     bench.run(3_000);
-    // What was told by the way is not the rows.
+    // What was reported by the way is not the rows.
     let mut rows = Vec::new();
     for _ in 0..3 {
         rows.extend(bench.poll(usize::MAX).and_then(Result::ok).unwrap_or_default());
