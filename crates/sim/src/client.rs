@@ -8,7 +8,7 @@ use headrace_client::producer::ProducerEvent;
 use headrace_client::share::ShareEvent;
 use headrace_link::parking::Parking;
 
-/// A client of a [`crate::world::World`], by its number among its kind.
+/// A client of the world, by its number among its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Producer(usize),

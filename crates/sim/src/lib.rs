@@ -93,29 +93,19 @@ mod frames;
 mod history;
 mod links;
 mod net;
+mod outcome;
 mod plan;
 mod producer;
 mod rng;
+mod rogue;
 mod server;
 mod share_consumer;
 mod world;
 
 pub use crate::consumer::Tally;
+pub use crate::outcome::{Exposed, Outcome, Shared};
+pub use crate::plan::Cast;
 use crate::world::World;
-pub use crate::world::{Exposed, Outcome, Shared};
-
-/// Who is in a simulation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cast {
-    /// Producers alone.
-    Producers,
-    /// Producers, and consumers that read what they send.
-    Consumers,
-    /// Producers, and share consumers of one group.
-    ShareConsumers,
-    /// Producers, and mostly consumers, through memory that the broker exposes.
-    Direct,
-}
 
 /// Simulates what `seed` stands for.
 ///

@@ -12,6 +12,19 @@ pub(crate) use self::readers::ReaderPlan;
 pub(crate) use self::share_consumers::{ShareConsumerPlan, SharePlan};
 use crate::rng::Rng;
 
+/// Who is in a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cast {
+    /// Producers alone.
+    Producers,
+    /// Producers, and consumers that read what they send.
+    Consumers,
+    /// Producers, and share consumers of one group.
+    ShareConsumers,
+    /// Producers, and mostly consumers, through memory that the broker exposes.
+    Direct,
+}
+
 /// How a broker goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Down {

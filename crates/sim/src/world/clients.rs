@@ -1,93 +1,40 @@
 //! Engines: their turns and timers, what they want done, and what they tell.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
-use headrace_client::arrived::{Arrived, Consumed};
 use headrace_client::engine::Engine;
-use headrace_client::io::{
-    ChannelEvent, ChannelRequest, ConnId, Input, LinkEvent, LinkId, LinkRequest, Output,
-};
+use headrace_client::io::{ChannelEvent, ChannelRequest, ConnId, Input, LinkId, LinkRequest, Output};
 use headrace_client::producer::ProducerEvent;
 use headrace_wire::primitive::Segment;
 
-use super::{Event, World};
-use crate::client::{AnyEvent, Who, Wires};
+use super::state::{Event, World};
+use crate::client::{AnyEvent, Who};
 use crate::net::Way;
 
 impl World {
-    /// Something has happened to an engine's channels or links, or its time has come.
-    pub(super) fn input(&mut self, who: Who, input: Input<Infallible>) {
-        let now = self.now;
-        match who {
-            Who::Producer(number) => {
-                self.producers[number].engine.handle(now, input.map(|none| match none {}));
+    pub(super) fn step(&mut self, number: usize, caller: usize) -> Result<(), String> {
+        if self.producers[number].gone {
+            return Ok(());
+        }
+        let again = self.producers[number].step(caller, self.now);
+        let again = again.map_err(|why| format!("producer {number}: {why}"))?;
+        if let Some(at) = again {
+            self.at(at, Event::Caller(number, caller));
+        }
+        Ok(())
+    }
+
+    /// A timer is over, if it is still set to this time.
+    pub(super) fn timer(&mut self, who: Who, armed: u64) -> Result<(), String> {
+        if self.lives(who) && self.wires(who).armed == Some(armed) {
+            self.wires(who).armed = None;
+            if !matches!(who, Who::Producer(_)) {
+                self.touch(who);
             }
-            Who::Consumer(number) => {
-                self.consumers[number].engine.handle(now, input.map(|none| match none {}));
-            }
-            Who::ShareConsumer(number) => {
-                self.share_consumers[number].engine.handle(now, input.map(|none| match none {}));
+            if self.wants_timeout(who).is_some_and(|at| at <= self.now.mono_ms) {
+                self.input(who, Input::Timeout);
+                self.settle(who)?;
             }
         }
-    }
-
-    pub(super) fn channel(&mut self, who: Who, conn: ConnId, event: ChannelEvent) {
-        self.input(who, Input::Channel(conn, event));
-    }
-
-    pub(super) fn link(&mut self, who: Who, link: LinkId, event: LinkEvent) {
-        self.input(who, Input::Link(link, event));
-    }
-
-    pub(super) fn bytes(&mut self, who: Who, conn: ConnId, bytes: &[u8]) -> Consumed {
-        let (now, memory) = (self.now, Arc::new(bytes.to_vec()));
-        let bytes = Arrived::shared(&memory, 0);
-        match who {
-            Who::Producer(number) => self.producers[number].engine.handle_bytes(now, conn, bytes),
-            Who::Consumer(number) => self.consumers[number].engine.handle_bytes(now, conn, bytes),
-            Who::ShareConsumer(number) => self.share_consumers[number].engine.handle_bytes(now, conn, bytes),
-        }
-    }
-
-    fn poll_output(&mut self, who: Who) -> Option<Output<AnyEvent>> {
-        Some(match who {
-            Who::Producer(number) => self.producers[number].engine.poll_output()?.map(AnyEvent::Producer),
-            Who::Consumer(number) => self.consumers[number].engine.poll_output()?.map(AnyEvent::Consumer),
-            Who::ShareConsumer(number) => {
-                self.share_consumers[number].engine.poll_output()?.map(AnyEvent::Share)
-            }
-        })
-    }
-
-    pub(super) fn wires(&mut self, who: Who) -> &mut Wires {
-        match who {
-            Who::Producer(number) => &mut self.producers[number].wires,
-            Who::Consumer(number) => &mut self.consumers[number].wires,
-            Who::ShareConsumer(number) => &mut self.share_consumers[number].wires,
-        }
-    }
-
-    pub(super) fn wants_timeout(&self, who: Who) -> Option<u64> {
-        match who {
-            Who::Producer(number) => self.producers[number].engine.poll_timeout(),
-            Who::Consumer(number) => self.consumers[number].engine.poll_timeout(),
-            Who::ShareConsumer(number) => self.share_consumers[number].engine.poll_timeout(),
-        }
-    }
-
-    pub(super) fn lives(&self, who: Who) -> bool {
-        match who {
-            Who::Producer(number) => !self.producers[number].gone,
-            Who::Consumer(number) => !self.consumers[number].gone,
-            Who::ShareConsumer(number) => !self.share_consumers[number].gone,
-        }
-    }
-
-    pub(super) fn touch(&mut self, who: Who) {
-        if !self.touched.contains(&who) {
-            self.touched.push(who);
-        }
+        Ok(())
     }
 
     pub(super) fn turn(&mut self, who: Who) -> Result<(), String> {
@@ -234,7 +181,7 @@ impl World {
         }
     }
 
-    fn act(&mut self, who: Who, conn: ConnId, request: ChannelRequest) -> Result<(), String> {
+    pub(super) fn act(&mut self, who: Who, conn: ConnId, request: ChannelRequest) -> Result<(), String> {
         match request {
             ChannelRequest::Connect { host, port } => self.begin_connect(who, conn, &host, port)?,
             ChannelRequest::Write(data) => {

@@ -1,34 +1,17 @@
-//! What is on its way between the two ends of a link: when it arrives, whether at all, and who looks then.
-//!
-//! Nobody looks at what has come unless its side polls, or was notified by the shipped code, or a card wakes it.
+//! What is on its way between the two ends of a link: when it arrives, and whether at all.
 
 use headrace_broker::SLOTS_KEY;
-use headrace_client::io::{self, Input};
-use headrace_fabric::FabricError;
 use headrace_fabric::simulated::{Packet, PacketKind, SimControl, SimSide, ToPeer};
-use headrace_link::LinkFault;
-use headrace_link::parking::BeforeSleep;
-use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS, WriteAck};
+use headrace_wire::direct::{SLOT_BYTES, WriteAck};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::link_message::LinkMessage;
 
-use super::links::{LinkEvent, lie_of_slot};
-use super::{Event, World};
-use crate::client::Who;
+use super::state::{Event, LinkEvent, World};
 use crate::links::{self, Control, Line, Words};
+use crate::rng::Rng;
 
-/// A card that hears nothing any more gives up by so long after.
-const DEAF_MS_MAX: u64 = 4000;
-/// Of parts of a file that are asked for: how many reach no further than a few KiB, as if the file did not.
-const SHORT: u64 = 60;
-const SHORT_BYTES_MAX: u64 = 8 << 10;
-/// Of threads that have looked: how many look again soon, and how soon.
-const LOOKS_ON: u64 = 40;
-const LOOKS_ON_MS: u64 = 5;
-/// Of threads that have found something: how often nobody waits for it.
-const PATIENT: u64 = 30;
-/// Of broker's threads that have looked at a link: how many park.
-const PARKS: u64 = 50;
+/// How long things take over a link when all is well.
+const CALM_MS: u64 = 3;
 
 /// What becomes of an answer to a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +21,56 @@ enum Fate {
     Swapped,
 }
 
+/// Where a slot says what is not so, and what.
+pub(super) fn lie_of_slot(rng: &mut Rng, slot: usize, words: &Words) -> (usize, u64) {
+    let at = slot * SLOT_BYTES;
+    match rng.between(0, 3) {
+        0 => (at, words[0] ^ 1 << 63),
+        1 => (at, 0),
+        2 => (at, words[0] | 1 << 41),
+        _ => (at, words[0] | 1),
+    }
+}
+
 impl World {
+    /// When a note is seen that is sent now.
+    pub(super) fn note_due(&mut self) -> u64 {
+        let (max, burst) = match &self.plan.direct {
+            Some(plan) if !self.healed => (plan.note_ms_max, plan.burst_ms.max(1)),
+            _ => (CALM_MS, 1),
+        };
+        (self.now.mono_ms + self.rng.between(0, max)).next_multiple_of(burst)
+    }
+
+    pub(super) fn control_due(&mut self) -> u64 {
+        let max = match &self.plan.direct {
+            Some(plan) if !self.healed => plan.control_ms_max,
+            _ => CALM_MS,
+        };
+        self.now.mono_ms + self.rng.between(0, max)
+    }
+
+    pub(super) fn tell_link(&mut self, key: u64, control: Control) {
+        let due = self.control_due();
+        if let Some(link) = self.links.get_mut(&key) {
+            let due = link.tell(due, control);
+            self.at(due, Event::Link(key, LinkEvent::Control));
+        }
+    }
+
+    pub(super) fn lies(&mut self) -> bool {
+        let rate = self.plan.direct.as_ref().map_or(0, |plan| plan.lies);
+        !self.healed && self.rng.chance(rate)
+    }
+
+    pub(super) fn lied(&mut self, key: u64, of: &str) {
+        self.outcome.exposed.lies += 1;
+        self.tell(|| format!("link {key} lies {of}"));
+        if let Some(link) = self.links.get_mut(&key) {
+            link.lied = true;
+        }
+    }
+
     /// Gives what the ends of a link have sent its times.
     pub(super) fn carry(&mut self, name: u64) -> Result<(), String> {
         match self.links.get(&name).map(|link| &link.line) {
@@ -119,6 +151,11 @@ impl World {
             }
         }
         Ok((ack, fate))
+    }
+
+    /// Whether what honest producers write may be spoilt by others.
+    fn rogues_share(&self) -> bool {
+        self.plan.direct.as_ref().is_some_and(|plan| plan.rogues.iter().any(|rogue| rogue.shares))
     }
 
     /// A message of the broker's is on its way over RDMA, where all comes in order.
@@ -224,331 +261,6 @@ impl World {
     fn withholds(&mut self) -> bool {
         let withheld = self.plan.direct.as_ref().map_or(0, |plan| plan.withheld);
         self.rng.chance(withheld)
-    }
-
-    // ---- at the broker
-
-    /// What has come to the broker is there.
-    pub(super) fn comes_to_broker(&mut self, name: u64) -> Result<(), String> {
-        let now_ms = self.now.mono_ms;
-        let mut looks = false;
-        while let Some(link) = self.links.get_mut(&name) {
-            let Some(what) = links::take(&mut link.to_broker, now_ms) else { break };
-            let Line::Shm(wire) = &link.line else { break };
-            // One that is parked looks when it is notified.
-            looks |= matches!(what, ToPeer::Notify) || !wire.is_parked(SimSide::Broker);
-            wire.arrive(SimSide::Broker, what);
-        }
-        while let Some(link) = self.links.get_mut(&name).filter(|link| link.broker) {
-            let Some((packet, since)) = links::take(&mut link.packets_to_broker, now_ms) else { break };
-            looks = true;
-            self.card_does(name, packet, since)?;
-        }
-        self.gives_up(name);
-        if looks { self.broker_looks(name) } else { Ok(()) }
-    }
-
-    /// A client's card that has something under way to a broker that is not there any more hears nothing, and gives up.
-    fn gives_up(&mut self, name: u64) {
-        let Some(link) = self.links.get_mut(&name) else { return };
-        if link.client && !link.broker && !link.deaf && !link.packets_to_broker.is_empty() {
-            link.packets_to_broker.clear();
-            link.deaf = true;
-            let at = self.now.mono_ms + self.rng.between(0, DEAF_MS_MAX);
-            self.at(at, Event::Link(name, LinkEvent::Deaf));
-        }
-    }
-
-    /// The broker's card does what a client's has asked.
-    fn card_does(&mut self, name: u64, packet: Packet, since: u64) -> Result<(), String> {
-        let Some(link) = self.links.get_mut(&name) else { return Ok(()) };
-        let honest = !link.lied;
-        let Line::Verbs(cable) = &link.line else { return Ok(()) };
-        let cable = cable.clone();
-        let read = match &packet.kind {
-            PacketKind::Read { key, at, into } => Some((*key, *at as u64, into.len)),
-            _ => None,
-        };
-        if let Some((key, at, len)) = read
-            && let Some(&(file, from)) = link.windows.get(&key)
-            && let Some((source, growing)) = link.files.get_mut(&file)
-        {
-            let part = from + at..from + at + len as u64;
-            source.follow(part.start, len)?;
-            let _ = growing.grown();
-            if honest && part.end > growing.committed {
-                let committed = growing.committed;
-                return Err(format!(
-                    "a reader reads {part:?} of file {file}, of which {committed} bytes are committed"
-                ));
-            }
-        }
-        if let PacketKind::Message(bytes) = &packet.kind
-            && let Some(LinkMessage::WantWindow { key, at }) = LinkMessage::decode(bytes)
-            && self.rng.chance(SHORT)
-        {
-            let reach = at + self.rng.between(1, SHORT_BYTES_MAX);
-            if let Some((file, _)) = self.links.get(&name).and_then(|link| link.files.get(&key)) {
-                file.reach(reach);
-            }
-        }
-        let story = format!("{:?}", packet.kind);
-        self.tell(|| format!("link {name}: the broker's card does {story}"));
-        let mut reply = match cable.deliver(packet) {
-            Ok(Some(reply)) => reply,
-            Ok(None) => return Ok(()),
-            Err(why) if honest => return Err(format!("link {name}, {story}: {why}")),
-            Err(_) => return self.client_looks(name),
-        };
-        if let Some((key, ..)) = read
-            && let Some((_, bytes)) = &mut reply.read
-            && self.links.get(&name).is_some_and(|link| link.slots_region == Some(key))
-        {
-            self.read_slots(name, bytes, since);
-        }
-        if self.links.get(&name).is_none_or(|link| link.deaf) {
-            return Ok(());
-        }
-        let breaks = self.plan.direct.as_ref().map_or(0, |plan| plan.breaks);
-        let fails = !self.healed && read.is_some() && self.rng.chance(breaks);
-        let mut due = self.note_due();
-        if fails {
-            due += if self.rng.chance(50) { self.rng.between(0, DEAF_MS_MAX) } else { 0 };
-            if let Some(link) = self.links.get_mut(&name) {
-                link.deaf = true;
-            }
-            self.at(due, Event::Link(name, LinkEvent::Deaf));
-            return Ok(());
-        }
-        let Some(link) = self.links.get_mut(&name) else { return Ok(()) };
-        let due = links::put(&mut link.replies, due, reply);
-        self.at(due, Event::Link(name, LinkEvent::ToClient));
-        Ok(())
-    }
-
-    /// Slots as a card finds them: one may be written while it is read. And perhaps something that they do not say.
-    fn read_slots(&mut self, name: u64, bytes: &mut [u8], since: u64) {
-        let lies = self.lies();
-        let Some(slots) = self.links.get(&name).and_then(|link| link.slots.as_ref()) else { return };
-        let words = slots.read(bytes.len() / SLOT_BYTES, since, &mut self.rng);
-        let mut put = |at: usize, word: u64| {
-            if let Some(into) = bytes.get_mut(at..at + 8) {
-                into.copy_from_slice(&word.to_le_bytes());
-            }
-        };
-        for (slot, words) in words.iter().enumerate() {
-            for (at, word) in words.iter().enumerate().take(SLOT_WORDS) {
-                put(slot * SLOT_BYTES + at * 8, *word);
-            }
-        }
-        let slot = self.rng.index(words.len());
-        if lies && let Some(words) = words.get(slot) {
-            let (at, word) = lie_of_slot(&mut self.rng, slot, words);
-            put(at, word);
-            self.lied(name, "of a slot");
-        }
-    }
-
-    /// The broker's thread looks at a link.
-    pub(super) fn broker_looks(&mut self, name: u64) -> Result<(), String> {
-        let now = self.now;
-        loop {
-            let Some(link) = self.links.get_mut(&name).filter(|link| link.broker) else { return Ok(()) };
-            let Some(end) = &mut link.broker_end else { return Ok(()) };
-            end.unpark();
-            let came = end.poll(now, &mut self.server);
-            match came {
-                Ok(came) => {
-                    self.after_broker()?;
-                    if !came {
-                        break;
-                    }
-                }
-                Err(fault) => return self.broker_drops(name, &fault),
-            }
-        }
-        if self.rng.chance(PARKS)
-            && let Some(end) = self.links.get_mut(&name).and_then(|link| link.broker_end.as_mut())
-        {
-            end.notify_owed();
-            // What is on its way is looked at when it comes.
-            end.park().map_err(|fault| format!("link {name}: {fault}"))?;
-        }
-        self.carry(name)
-    }
-
-    /// The broker's end of a link has failed: it is given up.
-    pub(super) fn broker_drops(&mut self, name: u64, fault: &LinkFault) -> Result<(), String> {
-        self.tell(|| format!("the broker's end of link {name} fails: {fault}"));
-        let Some(link) = self.links.get(&name) else { return Ok(()) };
-        let gone = matches!(fault, LinkFault::Remote(FabricError::Gone));
-        if link.client && !link.lied && !gone {
-            return Err(format!("the broker ends link {name}, whose client is honest: {fault}"));
-        }
-        self.tell_end(name, "its broker has given it up");
-        self.link_end(name)
-    }
-
-    // ---- at the client
-
-    /// What has come to a client is there.
-    pub(super) fn comes_to_client(&mut self, name: u64) -> Result<(), String> {
-        let now_ms = self.now.mono_ms;
-        let mut looks = false;
-        while let Some(link) = self.links.get_mut(&name).filter(|link| link.client) {
-            let Some(what) = links::take(&mut link.to_client, now_ms) else { break };
-            let Line::Shm(wire) = &link.line else { break };
-            if matches!(what, ToPeer::Notify) {
-                looks = true;
-                // What was published before somebody was notified is seen by whom that wakes.
-                if let Some(slots) = &mut link.slots {
-                    slots.arrive(u64::MAX)?;
-                }
-            }
-            looks |= !wire.is_parked(SimSide::Client);
-            wire.arrive(SimSide::Client, what);
-        }
-        while let Some(link) = self.links.get_mut(&name).filter(|link| link.client) {
-            let Line::Verbs(cable) = &link.line else { break };
-            let (packet, reply) = (link.packets_to_client.front(), link.replies.front());
-            let first = packet.map(|(due, _)| *due).into_iter().chain(reply.map(|(due, _)| *due)).min();
-            if first.is_none_or(|due| due > now_ms) {
-                break;
-            }
-            looks = true;
-            if let Some(reply) = links::take(&mut link.replies, now_ms) {
-                cable.complete(reply).map_err(|why| format!("link {name}: {why}"))?;
-            } else if let Some(packet) = links::take(&mut link.packets_to_client, now_ms) {
-                cable.deliver(packet).map_err(|why| format!("link {name}: {why}"))?;
-            }
-        }
-        if looks { self.client_looks(name) } else { Ok(()) }
-    }
-
-    /// A client's thread looks at a link, and then at the memory that it has.
-    pub(super) fn client_looks(&mut self, name: u64) -> Result<(), String> {
-        let Some(who) = self.poll_client(name)? else { return Ok(()) };
-        self.look_at_memory(who)?;
-        self.rest(who)
-    }
-
-    /// Hands a client's engine what has come over a link; whose it is, if it lives.
-    fn poll_client(&mut self, name: u64) -> Result<Option<Who>, String> {
-        let now_us = self.now.mono_ms * 1000;
-        let Some(link) = self.links.get_mut(&name).filter(|link| link.client) else { return Ok(None) };
-        let (who, id) = (link.who, link.id);
-        let Some(end) = &mut link.client_end else { return Ok(Some(who)) };
-        let mut events = Vec::new();
-        end.unpark();
-        let polled = end.poll_control(|event| events.push(event));
-        let polled = polled.and_then(|()| end.poll(|| now_us, |event| events.push(event)));
-        for event in events {
-            self.hears(who, name, &event);
-            self.link(who, id, event);
-            self.settle(who)?;
-        }
-        self.carry(name)?;
-        let Err(fault) = polled else { return Ok(Some(who)) };
-        let lied = self.links.get(&name).is_none_or(|link| link.lied);
-        let gone = matches!(fault, LinkFault::Remote(FabricError::Gone));
-        if !lied && !gone {
-            return Err(format!("{who:?} ends link {name}, over which nobody has lied: {fault}"));
-        }
-        self.lose_link(name, &fault.to_string());
-        self.settle(who)?;
-        Ok(Some(who))
-    }
-
-    fn hears(&mut self, who: Who, name: u64, event: &io::LinkEvent) {
-        match event {
-            io::LinkEvent::Read { .. } => self.outcome.exposed.reads += 1,
-            io::LinkEvent::FetchAdded { .. } => self.outcome.exposed.drawn += 1,
-            _ => {}
-        }
-        self.tell(|| match event {
-            io::LinkEvent::Note(note) => {
-                format!("{who:?} is told over link {name}: {:?}", WriteAck::from_note(*note))
-            }
-            io::LinkEvent::Read { key, at, bytes } => {
-                format!("{who:?} has {} bytes of file {key} from {at} on", bytes.len())
-            }
-            other => format!("{who:?} hears over link {name}: {other:?}"),
-        });
-    }
-
-    /// A client looks at all its links, as a thread that polls does.
-    pub(super) fn look(&mut self, who: Who) -> Result<(), String> {
-        self.wires(who).look_at = None;
-        if !self.lives(who) {
-            return Ok(());
-        }
-        for name in self.wires(who).links.values().copied().collect::<Vec<_>>() {
-            self.poll_client(name)?;
-        }
-        self.look_at_memory(who)?;
-        self.rest(who)
-    }
-
-    /// An engine looks at what it sees of brokers' memory by now.
-    fn look_at_memory(&mut self, who: Who) -> Result<(), String> {
-        if !self.lives(who) {
-            return Ok(());
-        }
-        let now_ms = self.now.mono_ms;
-        for name in self.wires(who).links.values().copied().collect::<Vec<_>>() {
-            if let Some(slots) = self.links.get_mut(&name).and_then(|link| link.slots.as_mut()) {
-                slots.arrive(now_ms)?;
-            }
-        }
-        self.wires(who).parking.looked(true);
-        self.input(who, Input::PollMemory);
-        self.settle(who)
-    }
-
-    /// A client's thread has looked: it looks again soon, or parks its links as the shipped policy says.
-    pub(super) fn rest(&mut self, who: Who) -> Result<(), String> {
-        if !self.lives(who) || self.wires(who).links.is_empty() || self.wires(who).look_at.is_some() {
-            return Ok(());
-        }
-        if self.rng.chance(LOOKS_ON) {
-            self.look_later(who);
-            return Ok(());
-        }
-        let (now_ms, patient) = (self.now.mono_ms, self.rng.chance(PATIENT));
-        let parking = &mut self.wires(who).parking;
-        if parking.before_sleep(true, || now_ms, || patient) == BeforeSleep::Sleep {
-            let until = self.wires(who).parking.linger_until().unwrap_or(now_ms);
-            self.look_at(who, until);
-            return Ok(());
-        }
-        let mut sleeps = true;
-        for name in self.wires(who).links.values().copied().collect::<Vec<_>>() {
-            let Some(link) = self.links.get_mut(&name) else { continue };
-            if let Some(end) = &mut link.client_end {
-                sleeps &= end.park().unwrap_or(false);
-            }
-            // Either the broker sees that the client is parked, or the client what was published before.
-            if let Some(slots) = &mut link.slots {
-                slots.arrive(u64::MAX)?;
-            }
-            self.carry(name)?;
-        }
-        self.input(who, Input::PollMemory);
-        self.settle(who)?;
-        if !sleeps {
-            self.look_later(who);
-        }
-        Ok(())
-    }
-
-    fn look_later(&mut self, who: Who) {
-        let at = self.now.mono_ms + self.rng.between(1, LOOKS_ON_MS);
-        self.look_at(who, at);
-    }
-
-    fn look_at(&mut self, who: Who, at: u64) {
-        self.wires(who).look_at = Some(at);
-        self.at(at, Event::Look(who));
     }
 
     /// What has changed in a link's slots is on its way to their reader.

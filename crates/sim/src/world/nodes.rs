@@ -1,12 +1,58 @@
-//! What befalls the nodes.
+//! What befalls the nodes, and the broker behind them.
 
-use super::{Event, World};
-use crate::plan::{Birth, Place, Trouble};
+use headrace_log::SyncFault;
+
+use super::state::{Event, World};
+use crate::plan::{Birth, Down, Place, Trouble};
 
 /// How long after a failed try somebody tries again to make a topic.
 const CREATE_AGAIN_MS: u64 = 50;
 
 impl World {
+    pub(super) fn down(&mut self, down: Down, down_ms: u64) -> Result<(), String> {
+        if !self.server.is_up() {
+            return Ok(());
+        }
+        self.tell(|| format!("the broker goes down for {down_ms} ms: {down:?}"));
+        self.server.stop(self.now, down, &mut self.rng)?;
+        (self.broker_armed, self.sync_until) = (None, 0);
+        self.queue.retain(|_, event| *event != Event::Synced);
+        self.at(self.now.mono_ms + down_ms, Event::Up);
+        let silent = down == Down::PowerLoss && self.rng.chance(50);
+        self.hang_up(|_| true, silent);
+        self.end_links();
+        self.forget_rogues();
+        Ok(())
+    }
+
+    pub(super) fn sync_ends(&mut self) -> Result<(), String> {
+        let fails = !self.healed && self.rng.chance(self.plan.sync_fails);
+        let lies = self.plan.sync_lies > 0 && !self.healed && self.rng.chance(self.plan.sync_lies);
+        let fault = match (fails, lies) {
+            (true, _) => SyncFault::Fails,
+            (false, true) => SyncFault::Lies,
+            (false, false) => SyncFault::None,
+        };
+        self.outcome.syncs_failed += usize::from(fails);
+        self.outcome.syncs_lied += usize::from(lies && !fails);
+        self.tell(|| format!("a sync ends: {fault:?}"));
+        self.server.synced(self.now, fault)?;
+        self.after_broker()
+    }
+
+    /// The broker is gone, and all its links with it.
+    fn end_links(&mut self) {
+        for key in self.links.keys().copied().collect::<Vec<_>>() {
+            if let Some(link) = self.links.get_mut(&key) {
+                link.broker = false;
+                link.broker_end = None;
+            }
+            self.tell_end(key, "its broker is gone");
+        }
+        self.joining.clear();
+        self.exposes.clear();
+    }
+
     pub(super) fn trouble(&mut self, trouble: Trouble) -> Result<(), String> {
         // Of the same moment as the end of all of it, and behind that: nobody would elect a leader any more.
         if self.healed {
@@ -75,7 +121,7 @@ impl World {
     }
 
     /// A node that was behind leads: what it lacks is gone.
-    fn cut(&mut self, place: Place, to: usize, lacks: i64) -> Result<(), String> {
+    pub(super) fn cut(&mut self, place: Place, to: usize, lacks: i64) -> Result<(), String> {
         let gone = self.server.cut(place, to, lacks, self.now)?;
         self.tell(|| format!("node {} leads {place:?}, whose log lacks {gone} records", to + 1));
         self.ledger.tally.cuts += usize::from(gone > 0);

@@ -3,10 +3,9 @@
 use headrace_client::consumer::ConsumerEvent;
 use headrace_wire::primitive::Encoded;
 
-use super::{Event, World};
+use super::state::{Event, World};
 use crate::client::Who;
 use crate::consumer::Consumer;
-use crate::net::Way;
 use crate::plan::{Departure, GRACE_MS, Place};
 
 /// How often it is looked whether all is read, once all is well.
@@ -67,26 +66,6 @@ impl World {
         self.ledger.tally.crashes += 1;
         self.consumers[number].gone = true;
         self.vanish(Who::Consumer(number), reported);
-    }
-
-    /// Nobody is there any more, and the other end of each connection is told so or not.
-    pub(super) fn vanish(&mut self, who: Who, reported: bool) {
-        for key in std::mem::take(&mut self.wires(who).conns).into_values() {
-            self.server.give_up(key);
-            let Some(conn) = self.conns.get_mut(&key) else { continue };
-            conn.client = false;
-            conn.to_client.clear();
-            conn.to_client.mute();
-            conn.to_server.copy_out();
-            conn.to_server.lose_tail(&mut self.rng);
-            if reported {
-                self.end(key, Way::ToServer);
-            }
-        }
-        // The system ends what a process had of another one's memory.
-        for key in std::mem::take(&mut self.wires(who).links).into_values() {
-            self.end_link_at_client(key);
-        }
     }
 
     pub(super) fn read(&mut self, number: usize) -> Result<(), String> {

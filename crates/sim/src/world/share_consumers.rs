@@ -1,9 +1,9 @@
 //! Share consumers: who comes and goes, what they were told, and when all records are done with.
 
 use headrace_client::share::ShareEvent;
-use headrace_client::testing::share::{Counts, Part};
+use headrace_client::testing::share::Part;
 
-use super::{Event, World};
+use super::state::{Event, World};
 use crate::client::Who;
 use crate::plan::{Departure, GRACE_MS, Place};
 use crate::server::Sharing;
@@ -24,32 +24,6 @@ const IDLE_REQUESTS_IN_10_S: u64 = 24;
 
 /// Decisions of each consumer in the story of a seed that fails.
 const STORY_DECISIONS: usize = 40;
-
-/// What became of the records of a share group.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shared {
-    /// As the brokers have counted.
-    pub counts: Counts,
-    /// Rows that callers were given.
-    pub given: usize,
-    /// Records that commits have told as accepted.
-    pub confirmed: usize,
-    /// Share consumers that were gone at one blow.
-    pub crashes: usize,
-    /// Requests while there was nothing.
-    pub idle: usize,
-}
-
-/// How far the end has come.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ShareEnd {
-    /// When everything was sent.
-    sent_ms: Option<u64>,
-    /// When everything was done with.
-    done_ms: Option<u64>,
-    /// Since when nothing has come, and how many requests there were by then.
-    idle: Option<(u64, u64)>,
-}
 
 fn blame(number: usize, why: &str) -> String {
     format!("share consumer {number}: {why}")
