@@ -170,7 +170,11 @@ def test_a_broker_says_why_it_ends_a_connection_and_a_link(caplog):
         assert "a request frame says it has 2147483647 bytes" in caplog.text
         with hr.Producer(broker.bootstrap_servers, headrace_datapath="shm") as producer:
             producer.send("t", b"x").result(20)
-        wait_for(lambda: "a client's link has ended" in caplog.text, "the link")
+            # The record may have gone over TCP, before the link stood.
+            wait_for(
+                lambda: any("producer headrace: linked" in each.getMessage() for each in caplog.records), "the link"
+            )
+        wait_for(lambda: "a client's link has ended" in caplog.text, "its end")
     of_links = [record for record in caplog.records if record.name == "headrace.link"]
     assert any(each.getMessage().startswith("producer headrace: linked") for each in of_links)
     ended = next(each for each in of_links if "a client's link has ended" in each.getMessage())

@@ -191,7 +191,7 @@ def refuse(_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "limit"), [({"share.delivery.count.limit": "7"}.copy, 7), (dict, None), (lambda: refuse(""), None)]
+    ("reported", "limit"), [({"share.delivery.count.limit": "7"}.copy, 7), (dict, None), (lambda: refuse(""), None)]
 )
 def test_how_often_records_are_given_out_is_known_or_not(monkeypatch, reported, limit):
     with cluster_module.Cluster("127.0.0.1:1") as cluster:
