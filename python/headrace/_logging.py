@@ -72,7 +72,9 @@ def _write(line: _Entry) -> None:
 
 def _look_at_levels() -> None:
     """Has lines made that some logger takes, and no others."""
-    _native.set_log_levels([max(each.getEffectiveLevel(), each.manager.disable + 1) for each in _loggers])
+    levels = [max(each.getEffectiveLevel(), each.manager.disable + 1) for each in _loggers]
+    # `logging.disable(sys.maxsize)` is more than a native number holds.
+    _native.set_log_levels([min(max(level, 0), logging.CRITICAL + 1) for level in levels])
 
 
 _lock = threading.Lock()

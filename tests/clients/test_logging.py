@@ -181,6 +181,15 @@ def test_a_broker_says_why_it_ends_a_connection_and_a_link(caplog):
     assert ended.headrace["error"]
 
 
+def test_who_disables_all_logging_has_clients_all_the_same():
+    logging.disable(sys.maxsize)
+    try:
+        with hr.Broker.start() as broker, hr.Producer(broker.bootstrap_servers) as producer:
+            producer.send("t", b"x").result(20)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def test_no_line_has_a_secret_on_any_level(caplog):
     """Of a login that is refused, and one whose token is made by a function."""
     caplog.set_level(1, "headrace")
