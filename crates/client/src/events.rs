@@ -48,6 +48,3 @@ macro_rules! client_event {
 }
 
 pub(crate) use client_event;
-
-#[cfg(test)]
-pub(crate) mod captured;

@@ -16,7 +16,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// What the listener is to be told, and the number of the notice; `None` when there is no listener, or nothing to tell.
+    /// What the listener is to be called with, and the number of the notice; `None` when there is no listener, or nothing to call it for.
     pub(super) fn tell(
         &mut self,
         news: Rebalance,

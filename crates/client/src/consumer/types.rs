@@ -237,7 +237,7 @@ pub enum ConsumerEvent {
     Revoked(Vec<TopicPartition>),
     /// These partitions are gone: the group has gone on without this member, nothing could be committed.
     Lost(Vec<TopicPartition>),
-    /// A listener is to be told; the engine waits for [`ConsumerCommand::ListenerCalled`] as far as [`Rebalance`] says. Only while
+    /// A listener is to be called; the engine waits for [`ConsumerCommand::ListenerCalled`] as far as [`Rebalance`] says. Only while
     /// [`ConsumerCommand::Listen`] is on. What unsubscribing and closing give back is not told here: the caller knows.
     CallListener {
         /// Names this one.

@@ -71,7 +71,7 @@ impl Appender {
         })
     }
 
-    /// Appends one record as [`Self::append_record`] does; while no broker has told about its topic it is parked
+    /// Appends one record as [`Self::append_record`] does; while no metadata of its topic has come it is parked
     /// instead, copied and charged to `buffer.memory`, and gets its place once one has. `on_appended` makes what its sender is
     /// told with then: the place, or the error it is refused with, or that `max.block.ms` have passed. So this never
     /// fails with [`AppendError::NeedMetadata`].

@@ -26,6 +26,7 @@ use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
 use super::sequence::{Identity, Sending, says_early};
+use super::settings::ProducerSettings;
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::arrived::{Arrived, Consumed};
@@ -35,7 +36,7 @@ use crate::error::Error;
 use crate::events::{ClientName, client_event, kind};
 use crate::io::{ConnId, Input, Output};
 use crate::options::{Datapath, ProducerConfig};
-use crate::time::{Backoff, Retry};
+use crate::time::Retry;
 
 /// What is known of records that are given up on the way.
 const MAYBE_ARRIVED: &str = "these records may or may not have arrived";
@@ -48,7 +49,7 @@ const SENDS_MAX: usize = 100;
 pub struct ProducerEngine {
     core: Core<Tag>,
     accumulator: Arc<Mutex<Accumulator>>,
-    settings: Settings,
+    settings: ProducerSettings,
     identity: Asked,
     /// Why the last try to get an id failed.
     why_unknown: Option<Error>,
@@ -77,20 +78,6 @@ struct Next {
     size: usize,
     /// It was sent before.
     again: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Settings {
-    acks: i16,
-    idempotent: bool,
-    in_flight_max: usize,
-    /// How long batches may wait for a broker before it counts as stalled; `None`: it never does.
-    stalled_after_ms: Option<u64>,
-    request_timeout_ms: u64,
-    delivery_timeout_ms: u64,
-    request_bytes_max: usize,
-    retries: u32,
-    backoff: Backoff,
 }
 
 #[derive(Debug)]
@@ -127,21 +114,7 @@ impl ProducerEngine {
             Error::config(format!("compression.{}.level", accumulator.codec), why.to_string())
         })?;
         let accumulator = Arc::new(Mutex::new(Accumulator::new(accumulator)));
-        let settings = Settings {
-            acks: config.acks.code(),
-            idempotent: config.enable_idempotence,
-            in_flight_max: config.max_in_flight_requests_per_connection as usize,
-            stalled_after_ms: Some(config.partitioner_availability_timeout_ms)
-                .filter(|ms| *ms > 0 && config.partitioner_adaptive_partitioning_enable),
-            request_timeout_ms: config.common.request_timeout_ms,
-            delivery_timeout_ms: config.delivery_timeout_ms,
-            request_bytes_max: config.max_request_size as usize,
-            retries: config.retries,
-            backoff: Backoff {
-                first_ms: config.common.retry_backoff_ms,
-                max_ms: config.common.retry_backoff_max_ms,
-            },
-        };
+        let settings = ProducerSettings::of(&config);
         let transactional = config.transactional_id.is_some();
         // A transaction's partitions are to be told to its coordinator first, in the broker's own order. Without answers
         // nobody knows when what was sent over TCP is in the log, so that what follows may come another way.
@@ -541,7 +514,7 @@ impl ProducerEngine {
         accumulator.settle_shares();
     }
 
-    /// Tells callers that wait for a topic why no broker has told about it. A trouble that will not pass by itself, such
+    /// Tells callers that wait for a topic why no metadata of it has come. A trouble that will not pass by itself, such
     /// as a server that does not speak Kafka, ends their wait.
     fn tell_outage(&self, accumulator: &mut Accumulator) {
         let unknown = accumulator.unknown_topics();

@@ -21,6 +21,7 @@ mod queue;
 mod request;
 mod rows;
 mod sequence;
+mod settings;
 mod shares;
 #[cfg(test)]
 mod tests;

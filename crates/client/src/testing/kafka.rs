@@ -31,7 +31,7 @@ type Script = Box<dyn FnMut(&Incoming) -> Option<Answer>>;
 /// What a test does to answers of one kind; true: that was all.
 type Change<R> = Box<dyn FnMut(&mut R) -> bool>;
 
-/// A small Kafka for one engine. Its node n listens on port 9000 + n, and node 1 coordinates everything unless told otherwise.
+/// A small Kafka for one engine. Its node n listens on port 9000 + n, and node 1 coordinates everything unless a test says otherwise.
 pub(crate) struct ScriptedKafka {
     pub(crate) layout: Layout,
     speaks: BTreeMap<i16, (i16, i16)>,

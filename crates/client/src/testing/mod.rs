@@ -12,6 +12,8 @@ mod admin;
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod captured;
+#[cfg(test)]
 mod classic_group;
 #[cfg(test)]
 mod faults;
@@ -43,6 +45,8 @@ mod world;
 
 #[cfg(test)]
 pub(crate) use self::bench::Bench;
+#[cfg(test)]
+pub(crate) use self::captured::{Captured, events_of};
 #[cfg(test)]
 pub(crate) use self::faults::Fault;
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod line;
 mod queue;
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
@@ -77,6 +78,10 @@ pub fn start(directives: Option<&OsStr>) -> Result<(), String> {
         let text = given.to_str().ok_or_else(|| "it is no text".to_owned());
         text.and_then(filter::parse).map_err(|why| format!("{VARIABLE} is ignored: {why}"))
     });
+    if directives.is_some() {
+        // Now, and not with the first line: until then the program may have closed it.
+        out();
+    }
     STDERR.set(levels.as_ref().unwrap_or(&filter::NOTHING));
     tracing::callsite::rebuild_interest_cache();
     levels.map(drop)
@@ -188,10 +193,19 @@ impl Subscriber for Receivers {
     fn exit(&self, _: &Id) {}
 }
 
+/// Another descriptor of stderr. The number 2 itself may be closed one day, and then be a socket's or a log segment's.
+static OUT: OnceLock<Option<OwnedFd>> = OnceLock::new();
+
+/// None where stderr is closed: then there is nowhere to write.
+fn out() -> Option<&'static OwnedFd> {
+    OUT.get_or_init(|| rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3).ok()).as_ref()
+}
+
 /// Writes to stderr without the lock that a thread may have held which a forked child does not have.
 fn write(mut bytes: &[u8]) {
+    let Some(out) = out() else { return };
     while !bytes.is_empty() {
-        match rustix::io::write(std::io::stderr(), bytes) {
+        match rustix::io::write(out, bytes) {
             Ok(0) => return,
             Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
             Err(rustix::io::Errno::INTR) => {}

@@ -75,7 +75,7 @@ impl Listener {
 }
 
 impl Consumer {
-    /// The listener is to be told. Of what goes, no row comes from now on.
+    /// The listener is to be called. Of what goes, no row comes from now on.
     pub(super) fn hear(
         &mut self,
         notice: u64,

@@ -5,7 +5,7 @@ use tracing::Level;
 
 use super::sasl::{Gate, PLAIN};
 use super::*;
-use crate::events::captured::{Captured, events_of};
+use crate::testing::{Captured, events_of};
 
 fn find<'a>(events: &'a [Captured], message: &str) -> Vec<&'a Captured> {
     events.iter().filter(|event| event.message() == message).collect()

@@ -157,7 +157,7 @@ impl Accumulator {
         self.parked.waker = waker;
     }
 
-    /// Appends one record, or parks it while no broker has told about its topic: `on_appended` makes what its sender hears of
+    /// Appends one record, or parks it while no metadata of its topic has come: `on_appended` makes what its sender hears of
     /// it then.
     pub(in crate::producer) fn append_or_park(
         &mut self,

@@ -6,9 +6,8 @@ use headrace_wire::targets;
 use tracing::Level;
 
 use super::world::World;
-use crate::events::captured::events_of;
 use crate::producer::ProducerCommand;
-use crate::testing::Fault;
+use crate::testing::{Fault, events_of};
 
 const MESSAGE: &str = "a batch was not taken";
 

@@ -1,4 +1,4 @@
-//! Records for topics that no broker has told about yet: parked, placed, failed, each answered once.
+//! Records for topics of which no metadata has come yet: parked, placed, failed, each answered once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

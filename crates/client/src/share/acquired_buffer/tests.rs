@@ -146,7 +146,7 @@ fn a_commit_ends_when_all_partitions_were_answered() {
     let (commit, results) = buffer.ended(0).unwrap();
     assert_eq!((commit, &results[0]), (8, &(tp(0), None)));
     assert_eq!(results[1].1.as_ref().unwrap().code(), Some(ErrorCode::INVALID_RECORD_STATE));
-    assert!(buffer.troubles().is_empty(), "the commit was told");
+    assert!(buffer.troubles().is_empty(), "the commit has reported it");
     // Nobody waits for this one.
     buffer.acknowledge(&[(tp(1), vec![mark(105, 109, Ack::Accept)])]).unwrap();
     buffer.begin_poll(0).unwrap();

@@ -197,11 +197,11 @@ fn versions_that_were_spoiled_hold_for_one_connection_and_not_for_good() {
     ] {
         let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
-        // Of the first three connections the first and the third are told a lie.
-        let mut told = 0;
+        // Of the first three connections the first and the third get a false answer.
+        let mut connections = 0;
         kafka.spoil::<ApiVersionsRequest>(3, move |list| {
-            told += 1;
-            for api in list.api_keys.iter_mut().filter(|api| api.api_key == key.code() && told != 2) {
+            connections += 1;
+            for api in list.api_keys.iter_mut().filter(|api| api.api_key == key.code() && connections != 2) {
                 (api.min_version, api.max_version) = (min, max);
             }
         });

@@ -192,7 +192,7 @@ fn a_group_that_refuses_is_told_by_the_poll_and_the_next_one_tries_again() {
     }
     assert!(
         (3..15).contains(&reported) && joins(&bench) < 15,
-        "told {reported} times, {} joins",
+        "reported {reported} times, {} joins",
         joins(&bench)
     );
     bench.kafka.faults.of(&[ApiKey::ShareGroupHeartbeat]).clear();
