@@ -181,6 +181,25 @@ def test_a_broker_says_why_it_ends_a_connection_and_a_link(caplog):
     assert ended.headrace["error"]
 
 
+CLOSES = """
+import os, sys
+import headrace as hr
+with hr.Broker.start() as broker:
+    os.close(2)
+    assert os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT) == 2
+    with hr.Producer(broker.bootstrap_servers, client_id="later") as producer:
+        producer.send("t", b"x").result(20)
+assert os.path.getsize(sys.argv[1]) == 0
+"""
+
+
+def test_lines_go_to_stderr_as_it_was_and_never_into_what_has_its_number_now(tmp_path):
+    """A file that is opened once stderr is closed gets its number: a segment of a log could."""
+    ended = run(CLOSES, str(tmp_path / "segment"), log="debug")
+    assert ended.returncode == 0, ended.stderr
+    assert "producer later: ready" in ended.stderr
+
+
 def test_who_disables_all_logging_has_clients_all_the_same():
     logging.disable(sys.maxsize)
     try:

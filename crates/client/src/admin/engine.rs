@@ -80,7 +80,7 @@ impl AdminEngine {
         Self {
             core: Core::new(common, false, seed).named(kind::ADMIN),
             retries: config.retries,
-            backoff: Backoff { first_ms: common.retry_backoff_ms, max_ms: common.retry_backoff_max_ms },
+            backoff: Backoff::of(common),
             request_timeout_ms: common.request_timeout_ms,
             api_timeout_ms: common.default_api_timeout_ms,
             ops: BTreeMap::new(),

@@ -30,7 +30,7 @@ use super::offsets::{Found, Lookups};
 use super::part::PartState;
 use super::queries::{self, Queries};
 use super::recreated::{Incarnations, of_old_topic};
-use super::settings::{FetchSettings, backoff_of, schema_of};
+use super::settings::{FetchSettings, schema_of};
 use super::tag::Tag;
 use super::ticket::Ticket;
 use super::types::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, TopicPartition};
@@ -42,6 +42,7 @@ use crate::error::{Error, Result};
 use crate::events::{client_event, kind};
 use crate::io::{ConnId, Input, Output};
 use crate::options::{ConsumerConfig, Datapath};
+use crate::time::Backoff;
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
 /// than a few rounds would mean that two parts answer each other without end.
@@ -85,7 +86,7 @@ impl ConsumerEngine {
         if settings.skips_bad {
             lock(&cache).skip_bad_records();
         }
-        let (request_timeout_ms, backoff) = (config.common.request_timeout_ms, backoff_of(&config));
+        let (request_timeout_ms, backoff) = (config.common.request_timeout_ms, Backoff::of(&config.common));
         let policy = RetryPolicy { backoff, request_timeout_ms };
         ConsumerEngine {
             core: Core::new(&config.common, config.allow_auto_create_topics, seed)
@@ -263,7 +264,7 @@ impl ConsumerEngine {
         }
         session.reset();
         session.early = false;
-        self.core.put_off(now, &mut session.retry, backoff_of(&self.config));
+        self.core.put_off(now, &mut session.retry, Backoff::of(&self.config.common));
         if let Err(error) = &result {
             let (broker, again_in_ms) = (source.node, session.retry.wait_left_ms(now));
             client_event!(DEBUG, CONSUMER, self.core.name(), broker, %error, again_in_ms, "fetch failed");

@@ -16,7 +16,6 @@ use super::commits::{Asker, Commits, Identity, of_before};
 use super::leaving::{Leave, Leaving, Left, Stage};
 use super::listening::Listener;
 use super::recreated::Incarnations;
-use super::settings::backoff_of;
 use super::tag::Tag;
 use super::types::{
     Assignment, CommitOffset, ConsumerEvent, GroupMetadata, Rebalance, TopicPartition, some_of,
@@ -29,7 +28,7 @@ use crate::group::{
     Coordinator, GroupMember, MemberContext, MemberEvent, MemberSettings, MemberTag, member_of,
 };
 use crate::options::ConsumerConfig;
-use crate::time::Retry;
+use crate::time::{Backoff, Retry};
 
 /// What a consumer is to its group.
 #[derive(Debug)]
@@ -124,7 +123,7 @@ impl Membership {
     /// `None` without a `group.id`.
     pub(super) fn of(config: &ConsumerConfig) -> Option<Membership> {
         let group = config.group_id.clone()?;
-        let (backoff, request_timeout_ms) = (backoff_of(config), config.common.request_timeout_ms);
+        let (backoff, request_timeout_ms) = (Backoff::of(&config.common), config.common.request_timeout_ms);
         let settings = MemberSettings {
             instance_id: config.group_instance_id.clone(),
             session_timeout_ms: config.session_timeout_ms,
@@ -374,7 +373,7 @@ impl Membership {
         // What the coordinator knows of it would hold up the others until its session ends.
         self.leave(cx, "the group has refused it");
         self.coordinator.judge(&error);
-        cx.core.put_off(cx.now, &mut self.refusals, backoff_of(cx.config));
+        cx.core.put_off(cx.now, &mut self.refusals, Backoff::of(&cx.config.common));
         let for_good = error.code().is_some_and(ErrorCode::fatal);
         let mut cache = lock(cx.cache);
         if matches!(self.state, GroupState::Member) {

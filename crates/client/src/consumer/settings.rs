@@ -63,7 +63,7 @@ impl FetchSettings {
             rack: config.client_rack.clone(),
             skips_bad: config.on_bad_records == OnBadRecords::Skip,
             request_timeout_ms: config.common.request_timeout_ms,
-            backoff: backoff_of(config),
+            backoff: Backoff::of(&config.common),
             reset: Reset(config.auto_offset_reset),
         }
     }
@@ -71,11 +71,6 @@ impl FetchSettings {
     pub(super) fn is_read_committed(&self) -> bool {
         self.isolation_level == 1
     }
-}
-
-/// The waits between attempts.
-pub(super) fn backoff_of(config: &ConsumerConfig) -> Backoff {
-    Backoff { first_ms: config.common.retry_backoff_ms, max_ms: config.common.retry_backoff_max_ms }
 }
 
 /// The columns that batches are decoded into.

@@ -131,7 +131,7 @@ impl<T> Core<T> {
             auto_create,
             two_sided: false,
         };
-        let retry = Backoff { first_ms: config.retry_backoff_ms, max_ms: config.retry_backoff_max_ms };
+        let retry = Backoff::of(config);
         Self {
             settings,
             jitter: Jitter::new(seed),

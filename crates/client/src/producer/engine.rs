@@ -18,7 +18,7 @@ use headrace_wire::records::FinishedBatch;
 use headrace_wire::targets;
 use headrace_wire::time::{Now, RateLimit};
 
-use self::batches::{Batches, Fate};
+use self::batches::{Batches, Fate, Next};
 use self::direct::Direct;
 use self::identity::Asked;
 use super::accumulator::{Accumulator, AccumulatorConfig, Dropped};
@@ -69,15 +69,6 @@ pub struct ProducerEngine {
     flushes: VecDeque<(u64, BatchId)>,
     closing: Option<Closing>,
     direct: Direct,
-}
-
-/// A batch that may go out.
-#[derive(Debug, Clone, Copy)]
-struct Next {
-    /// Bytes.
-    size: usize,
-    /// It was sent before.
-    again: bool,
 }
 
 #[derive(Debug)]
@@ -134,14 +125,7 @@ impl ProducerEngine {
                 let timeout_ms = config.transaction_timeout_ms;
                 Transactions::new(id, timeout_ms, settings.backoff, settings.request_timeout_ms)
             }),
-            identity: if transactional {
-                // It comes with `init_transactions`.
-                Asked::Asking(Retry::default())
-            } else if settings.idempotent {
-                Asked::Unknown(Retry::default())
-            } else {
-                Asked::Never
-            },
+            identity: Asked::new(transactional, settings.idempotent),
             why_unknown: None,
             settings,
             batches: Batches::default(),

@@ -30,10 +30,7 @@ impl ProducerSettings {
             delivery_timeout_ms: config.delivery_timeout_ms,
             request_bytes_max: config.max_request_size as usize,
             retries: config.retries,
-            backoff: Backoff {
-                first_ms: config.common.retry_backoff_ms,
-                max_ms: config.common.retry_backoff_max_ms,
-            },
+            backoff: Backoff::of(&config.common),
         }
     }
 }

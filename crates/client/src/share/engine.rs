@@ -29,7 +29,7 @@ use super::ack_tracker::{AckRun, Verdict};
 use super::acquired_buffer::{AcquiredBuffer, LOCK_MS_MAX, SharedAcquiredBuffer, lock};
 use super::scheduler::{Ask, Demand, Scheduler};
 use super::session::{Acks, Identity, Limits, Parts, ShareSession};
-use super::settings::{ShareSettings, backoff_of, schema_of};
+use super::settings::{ShareSettings, schema_of};
 use super::types::{ShareCommand, ShareEvent, ShareOutcome};
 use super::watch::{Question, Watches};
 use crate::arrived::{Arrived, Consumed};
@@ -43,7 +43,7 @@ use crate::group::{
 use crate::io::{ConnId, Input, Output};
 use crate::options::ShareConfig;
 use crate::partition::TopicPartition;
-use crate::time::Retry;
+use crate::time::{Backoff, Retry};
 
 /// Rounds of driving after one input; more than a few would mean that two parts answer each other without end.
 const ROUNDS_MAX: usize = 16;
@@ -158,7 +158,7 @@ impl ShareEngine {
     #[must_use]
     pub fn new(config: &ShareConfig, seed: u64) -> ShareEngine {
         let settings = ShareSettings::of(config);
-        let backoff = backoff_of(config);
+        let backoff = Backoff::of(&config.common);
         let member = share_member_of(config.client_rack.clone(), settings.request_timeout_ms, backoff);
         ShareEngine {
             core: Core::new(&config.common, false, seed).named(kind::SHARE),

@@ -33,7 +33,7 @@ impl ShareSettings {
             max_bytes: bounded(config.fetch_max_bytes),
             skips_bad: config.on_bad_records == OnBadRecords::Skip,
             request_timeout_ms: config.common.request_timeout_ms,
-            backoff: backoff_of(config),
+            backoff: Backoff::of(&config.common),
         }
     }
 
@@ -45,11 +45,6 @@ impl ShareSettings {
         let (mode, max_records, max_wait_ms) = (self.mode, self.max_records, self.max_wait_ms);
         scheduler::Settings { mode, max_records, max_wait_ms }
     }
-}
-
-/// The waits between attempts.
-pub(super) fn backoff_of(config: &ShareConfig) -> Backoff {
-    Backoff { first_ms: config.common.retry_backoff_ms, max_ms: config.common.retry_backoff_max_ms }
 }
 
 /// The columns that rows come with.

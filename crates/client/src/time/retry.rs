@@ -4,6 +4,7 @@ use headrace_wire::random::SplitMix64;
 use headrace_wire::time::Now;
 
 use super::TimerTable;
+use crate::options::CommonConfig;
 
 /// Random numbers for jitter and for choosing among equals; not for secrets.
 #[derive(Debug, Clone)]
@@ -37,6 +38,11 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// Of `retry.backoff.ms` and `retry.backoff.max.ms`.
+    pub(crate) fn of(config: &CommonConfig) -> Self {
+        Self { first_ms: config.retry_backoff_ms, max_ms: config.retry_backoff_max_ms }
+    }
+
     /// The wait after `failures` failures in a row; 0 after none.
     pub(crate) fn wait_ms(self, failures: u32, jitter: &mut Jitter) -> u64 {
         if failures == 0 || self.first_ms == 0 {

@@ -12,6 +12,15 @@ use crate::producer::request::Entry;
 use crate::producer::sequence::{Ended, Outgoing, Sending};
 use crate::producer::{BatchAck, ProducerEvent};
 
+/// A batch that may go out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Next {
+    /// Bytes.
+    pub(super) size: usize,
+    /// It was sent before.
+    pub(super) again: bool,
+}
+
 /// What is known of a batch that is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {

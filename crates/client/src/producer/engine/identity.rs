@@ -25,6 +25,17 @@ pub(super) enum Asked {
 }
 
 impl Asked {
+    /// Before any broker was asked. The id of a transactional producer comes with `init_transactions`.
+    pub(super) fn new(transactional: bool, idempotent: bool) -> Self {
+        if transactional {
+            Self::Asking(Retry::default())
+        } else if idempotent {
+            Self::Unknown(Retry::default())
+        } else {
+            Self::Never
+        }
+    }
+
     pub(super) fn known(self) -> Option<Identity> {
         match self {
             Self::Known(identity) => Some(identity),
