@@ -47,9 +47,9 @@ def parts_of(answer: object) -> tuple[str, float, list[tuple[str, str]]]:
         message = f"the token must be a string, not {type(token).__name__}"
         raise TypeError(message)
     if isinstance(expires, bool) or not isinstance(expires, (int, float)) or math.isnan(expires):
-        message = (
-            f"the end of the token must be a number of seconds since the epoch, not of type {type(expires).__name__}"
-        )
+        # Text there may be the token.
+        given = "nan" if isinstance(expires, float) else f"of type {type(expires).__name__}"
+        message = f"the end of the token must be a number of seconds since the epoch, not {given}"
         raise TypeError(message)
     if extensions is None:
         return token, expires, []
