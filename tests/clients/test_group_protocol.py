@@ -180,9 +180,10 @@ def test_the_assignor_is_the_one_asked_for_and_an_unknown_one_is_told(kafka, fil
 
 def test_a_member_that_polls_too_seldom_loses_its_partitions_and_comes_back(kafka, filled):
     with hr.Consumer(**options(kafka, filled, max_poll_interval_ms=3000)) as consumer:
-        lost = []
-        consumer.subscribe([filled], on_lost=lost.extend)
-        while len(consumer.assignment()) != PARTITIONS:
+        given, lost = [], []
+        consumer.subscribe([filled], on_assigned=given.extend, on_lost=lost.extend)
+        # What is lost before the listener has heard of it is not reported.
+        while len(given) != PARTITIONS:
             consumer.poll(0.1)
         deadline = time.monotonic() + 60
         while consumer.assignment():

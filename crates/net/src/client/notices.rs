@@ -1,4 +1,4 @@
-//! What the thread that polls is to be told between rows: rebalances, and the ends of commits that nobody waits for.
+//! What is reported to the thread that polls between rows: rebalances, and the ends of commits that nobody waits for.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use headrace_client::consumer::{Rebalance, TopicPartition};
 use headrace_client::error::Error;
 
-/// Something to tell.
+/// What is to be reported.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A rebalance: say [`told`](super::ConsumerClient::told) when the listener has been told.
+    /// A rebalance: say [`listener_called`](super::ConsumerClient::listener_called) when the listener was called.
     Rebalance {
         /// Names it.
         number: u64,
@@ -28,8 +28,8 @@ pub enum Notice {
     },
 }
 
-/// The queue of them. Each partition is told as given once and as taken once: one that was lost before the listener
-/// heard of it is not told at all, and one that was told as revoked is not lost on top.
+/// The queue of them. Each partition is reported as given once and as taken once: one that was lost before the listener
+/// heard of it is not reported at all, and one that was reported as revoked is not lost on top.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     state: Mutex<State>,
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl Notices {
-    /// A listener is there from now on, or none any more: then what it was to be told is dropped.
+    /// A listener is there from now on, or none any more: then what was to be reported to it is dropped.
     pub(crate) fn listen(&self, on: bool) {
         let mut state = self.lock();
         state.listening = on;

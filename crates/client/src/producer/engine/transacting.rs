@@ -47,7 +47,7 @@ impl ProducerEngine {
         }
     }
 
-    /// Lets the transaction go on. `told`: how many events there were when the engine began to look at what is new.
+    /// Lets the transaction go on. `reported`: how many events there were when the engine began to look at what is new.
     pub(super) fn drive_transaction(&mut self, now: Now, accumulator: &mut Accumulator, reported: usize) {
         let Some(mut transaction) = self.transaction.take() else { return };
         for event in self.batches.events.iter().skip(reported) {
