@@ -3,7 +3,7 @@
 //!
 //! An end knows no operating system. What a link goes over comes in as a type: a [`MappedLink`], whose memory both sides see,
 //! or an [`Endpoint`], whose memory is reached by operations. Shared memory, RDMA and the simulation bring theirs. Time comes
-//! in as a [`TimeSource`], memory as a [`MemorySource`](headrace_fabric::MemorySource).
+//! in with each call, memory as a [`MemorySource`](headrace_fabric::MemorySource).
 //!
 //! | module | what is there |
 //! |---|---|
