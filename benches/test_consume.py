@@ -38,6 +38,7 @@ def test_consume_to_arrow(
     assert 0 < sample.records < count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "count", "partitions"), CASES[:1])
 def test_consume_confluent_to_arrow(
     benchmark: BenchmarkFixture, cluster: Cluster, topic: str, size: int, count: int, partitions: int

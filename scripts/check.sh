@@ -8,5 +8,5 @@ lint
 step "cargo nextest, the sans-IO crates and a few seeds" env HEADRACE_SIM_SEEDS=1000 cargo nextest run --workspace \
   --lib --tests --locked --filterset \
   "not (package(headrace-net) | package(headrace-fabric) | test(/^(against_java|schema_against_jar)::/))"
-step "pytest, quick" "$BIN/pytest" -q -n 2 --dist loadfile -m "not (kafka or spark or slow or soak)"
+step "pytest, quick" "$BIN/pytest" -q -n 4 --dist loadfile --no-loadscope-reorder -m "not (kafka or spark or slow or soak)"
 verdict

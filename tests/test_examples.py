@@ -20,6 +20,7 @@ def run(*arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_quickstart(cluster):
     out = run(EXAMPLES / "quickstart.py", cluster.bootstrap_servers)
     assert "sent 1000 rows" in out
@@ -36,6 +37,7 @@ def test_every_example_is_run():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "spark_stream.py"}
 
 
+@pytest.mark.slow
 def test_the_first_snippet_of_readme():
     snippet = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     out = run("-c", f"{snippet}\nprint(batch.num_rows, orders['value'].to_pylist())")

@@ -36,16 +36,47 @@ def test_what_a_file_shares_is_made_once_however_many_processes_there_are(tmp_pa
     names = ["test_a", "test_b", "spark/test_c", "spark/test_d"]
     for name in names:
         (folder / f"{name}.py").write_text(MODULE)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.kafka.fixtures", "--rootdir", str(tmp_path)]
-    command += ["-c", os.devnull, "--import-mode=importlib", "-n", "2", "--dist", "loadfile", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(java.ROOT)}
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False, env=environment
-    )
+    done = run(folder)
     assert "24 passed" in done.stdout, done.stdout + done.stderr
     made = dict(line.split() for line in (tmp_path / "made").read_text().splitlines())
     assert len((tmp_path / "made").read_text().splitlines()) == len(made) == len(names)
     assert made["test_c"] == made["test_d"]
+
+
+WHERE = """
+import os, pathlib
+
+def test_it(apache_kafka):
+    assert apache_kafka.data.is_dir()
+    with pathlib.Path("where").open("a") as where:
+        where.write(f"{apache_kafka.bootstrap_servers} {os.environ['PYTEST_XDIST_WORKER']}\\n")
+"""
+
+
+def test_several_processes_have_one_apache_kafka(tmp_path):
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    for name in ("test_a", "test_b"):
+        (folder / f"{name}.py").write_text(WHERE)
+    done = run(folder)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    where = [line.split() for line in (tmp_path / "where").read_text().splitlines()]
+    assert len({worker for _, worker in where}) == 2
+    assert len({servers for servers, _ in where}) == 1
+    assert not serves(int(where[0][0].split(":")[1])), "it ends with the run"
+    done = run(folder, {java.CLASSPATH_VARIABLE: str(tmp_path / "gone.jar")})
+    assert "2 errors" in done.stdout, done.stdout + done.stderr
+    assert f"MissingError: {tmp_path / 'gone.jar'} is gone" in done.stdout
+
+
+def run(folder: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the tests of a folder in two processes, with these fixtures and without this project's settings."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.kafka.fixtures", "--rootdir", str(folder.parent)]
+    command += ["-c", os.devnull, "--import-mode=importlib", "-n", "2", "--dist", "loadfile", str(folder)]
+    variables = {**os.environ, "PYTHONPATH": str(java.ROOT), **(environment or {})}
+    return subprocess.run(
+        command, cwd=folder.parent, capture_output=True, text=True, timeout=100, check=False, env=variables
+    )
 
 
 def test_apache_kafka_serves_a_stock_client(apache_kafka, topic):

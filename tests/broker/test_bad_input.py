@@ -152,6 +152,7 @@ class LyingServer:
         self._listener.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

@@ -62,6 +62,7 @@ READERS = 4
 EACH = 250
 
 
+@pytest.mark.slow
 def test_readers_that_do_not_read_keep_no_files_from_others(tmp_path):
     """Together they ask for all files that the process may have open, none of them small, and then read nothing."""
     values = [b"%04d" % p * 15_000 for p in range(READERS * EACH)]
@@ -84,6 +85,7 @@ def test_readers_that_do_not_read_keep_no_files_from_others(tmp_path):
                 assert future.result(30).offset == 1
 
 
+@pytest.mark.slow
 def test_a_broker_without_descriptors_says_so_and_when_it_is_over(tmp_path):
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

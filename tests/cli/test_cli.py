@@ -85,6 +85,7 @@ def test_a_topic_from_its_making_to_its_end(run, topic):
     assert topic in run("topic", "describe", topic, status=1)
 
 
+@pytest.mark.slow
 def test_keys_json_and_groups(run, topic):
     run("topic", "create", topic)
     run("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nc\n")
@@ -112,6 +113,7 @@ def test_keys_json_and_groups(run, topic):
     run("group", "delete", f"g-{topic}")
 
 
+@pytest.mark.slow
 def test_files_in_and_out(run, topic, tmp_path):
     source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
     parquet.write_table(pa.table({"value": ["x", "y"], "key": ["1", "2"]}), source)
@@ -205,6 +207,7 @@ def test_a_topic_is_copied_by_a_read(embedded_broker, topic):
     assert rows_of(servers, f"{topic}-copy") == rows_of(servers, topic)
 
 
+@pytest.mark.slow
 def test_numbers_and_objects_in_files_are_texts(run, topic, tmp_path):
     run("topic", "create", topic)
     (tmp_path / "rows.csv").write_text("key,value,timestamp\n1,007,1700000000000\n,2.50,2023-11-14T22:13:21+00:00\n")
@@ -253,6 +256,7 @@ def test_lines_go_out_as_they_come(embedded_broker, topic):
             assert consumer.poll(20)["value"].to_pylist() == [b"last"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".json"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_whole_file(run, embedded_broker, topic, tmp_path, ending, number):

@@ -281,6 +281,7 @@ def test_tasks_do_not_share_what_is_committed_without_them(cluster, filled):
     bounded(work())
 
 
+@pytest.mark.slow
 def test_a_member_that_only_waits_stays_in_its_group(cluster, filled):
     async def work():
         async with earliest(cluster, group_id=filled, max_poll_interval_ms=1500) as consumer:

@@ -216,6 +216,7 @@ def test_a_call_that_would_wait_for_itself_is_refused(member, filled):
     bounded(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
 def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(member, filled, kind):
     async def work():

@@ -183,6 +183,7 @@ def test_offsets_beyond_the_log(cluster, filled):
         assert drain(consumer, 1, 1) == expected(0, 0, 1)
 
 
+@pytest.mark.slow
 def test_unknown_topics_and_partitions(cluster, topic):
     with hr.Consumer(
         cluster.bootstrap_servers, allow_auto_create_topics=False, default_api_timeout_ms=3000

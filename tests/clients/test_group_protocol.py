@@ -43,6 +43,7 @@ def theirs(kafka, topic):
     return Confluent(kafka, topic, group_protocol="consumer")
 
 
+@pytest.mark.slow
 def test_two_members_share_and_keep_what_they_have(kafka, filled):
     with contextlib.ExitStack() as stack:
         first = ours(kafka, filled)
@@ -57,6 +58,7 @@ def test_two_members_share_and_keep_what_they_have(kafka, filled):
         assert all_rows(first, second) == EVERYTHING, "each once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_a_group_with_librdkafka(kafka, filled, ours_first):
     with contextlib.ExitStack() as stack:
@@ -69,6 +71,7 @@ def test_a_group_with_librdkafka(kafka, filled, ours_first):
         eventually(lambda: set(all_rows(*members)) == set(EVERYTHING), *members)
 
 
+@pytest.mark.slow
 def test_commits_carry_the_epoch_also_after_it_has_moved_on(kafka, filled):
     with hr.Consumer(**options(kafka, filled, enable_auto_commit=False)) as first:
         first.subscribe([filled])
@@ -106,6 +109,7 @@ def test_a_pattern_is_resolved_by_the_coordinator(kafka, topic):
         member.close()
 
 
+@pytest.mark.slow
 def test_a_topic_that_a_pattern_has_found_is_not_made_again(kafka, topic):
     kafka.create_topic(topic, 1)
     member = ours(kafka, topic, re.compile(f"{topic}.*"), metadata_max_age_ms=500)
@@ -142,6 +146,7 @@ def test_a_pattern_that_cannot_be_sent_is_refused(kafka, topic):
             consumer.subscribe(re.compile(b"a.*"))
 
 
+@pytest.mark.slow
 def test_a_static_member_finds_its_partitions_again(kafka, filled):
     with contextlib.ExitStack() as stack:
         first = ours(kafka, filled, group_instance_id="one")
@@ -162,6 +167,7 @@ def test_a_static_member_finds_its_partitions_again(kafka, filled):
         assert fourth.error.name == "UNRELEASED_INSTANCE_ID"
 
 
+@pytest.mark.slow
 def test_the_assignor_is_the_one_asked_for_and_an_unknown_one_is_told(kafka, filled):
     for assignor in ["range", "uniform"]:
         member = ours(kafka, filled, group_remote_assignor=assignor)
@@ -178,6 +184,7 @@ def test_the_assignor_is_the_one_asked_for_and_an_unknown_one_is_told(kafka, fil
         member.close()
 
 
+@pytest.mark.slow
 def test_a_member_that_polls_too_seldom_loses_its_partitions_and_comes_back(kafka, filled):
     with hr.Consumer(**options(kafka, filled, max_poll_interval_ms=3000)) as consumer:
         given, lost = [], []

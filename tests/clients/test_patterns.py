@@ -68,6 +68,7 @@ def test_two_members_divide_what_matches(cluster, topic):
         assert [len(one.assigned()) for one in pair] == [2, 2]
 
 
+@pytest.mark.slow
 def test_internal_topics_match_where_they_are_not_excluded(apache_kafka, topic):
     cluster = Cluster("apache", apache_kafka.bootstrap_servers)
     cluster.create_topic(topic)
@@ -114,6 +115,7 @@ def test_coroutines_and_streams_take_patterns(cluster, topic):
     bounded(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leads", ["name", "pattern"])
 def test_a_topic_that_a_pattern_has_found_is_not_made_again(cluster, topic, leads):
     found, named = f"{topic}-a", f"n-{topic}"

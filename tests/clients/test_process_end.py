@@ -47,6 +47,7 @@ WORK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORK)
 def test_threads_that_still_work_do_not_take_the_process_down(work):
     ended = subprocess.run(

@@ -137,6 +137,7 @@ def test_what_a_callback_raises_comes_out_of_poll_and_costs_nothing(options, fil
         assert log.reported == [("assigned", [(filled, 0), (filled, 1)])]
 
 
+@pytest.mark.slow
 def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(options, filled):
     log = Log()
     with hr.Consumer(config=options, max_poll_interval_ms=6000) as consumer:

@@ -245,6 +245,7 @@ def hanging_up() -> Iterator[tuple[int, list[bytes]]]:
 
 
 class TestCertificates:
+    @pytest.mark.slow
     def test_a_peer_that_only_hangs_up_is_tried_again(self, certificates: Path) -> None:
         options = {**tls(certificates), "default.api.timeout.ms": "1500"}
         with hanging_up() as (port, heard):

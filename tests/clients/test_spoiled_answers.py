@@ -75,6 +75,7 @@ def test_a_record_whose_acknowledgement_is_lost_is_there_once(cluster, spoiler, 
     assert values(cluster, topic) == [b"a", b"b"]
 
 
+@pytest.mark.slow
 @every(["silence"])
 def test_a_broker_that_never_acknowledges_is_told_in_time(cluster, spoiler, topic, way, face):
     cluster.create_topic(topic)
@@ -111,6 +112,7 @@ def test_a_producer_id_that_cannot_be_read_is_asked_for_again(cluster, spoiler, 
     assert values(cluster, topic) == [b"x"]
 
 
+@pytest.mark.slow
 @every(UNREADABLE[:2])
 def test_without_a_producer_id_that_can_be_read_a_record_fails_in_time_and_later_ones_do_not(
     cluster, spoiler, topic, way, face
@@ -155,6 +157,7 @@ def test_metadata_that_cannot_be_read_is_asked_for_again_or_told(cluster, spoile
     assert values(cluster, topic) == [b"x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\6\0\0\x99\x99\0\0", b""])
 def test_a_server_that_does_not_speak_kafka_is_named(answer, face):

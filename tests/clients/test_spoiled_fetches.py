@@ -125,6 +125,7 @@ def check_bad(reported, topic):
         assert (error.topic, error.partition, error.offset) == (topic, 0, BAD_AT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [*LIES.values(), *UNREADABLE.values()], ids=[*LIES, *UNREADABLE])
 def test_a_damaged_batch_is_named_and_comes_whole_after_a_seek(cluster, spoiler, damage, topic, lie):
     spoiler.rewrite(FETCH, damage.written_as(lie))
@@ -263,6 +264,7 @@ def test_a_decompression_bomb_does_not_go_off(cluster, spoiler, topic, skip):
         assert one.position((topic, 0)) == (5 if skip else BAD_AT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [*BROKEN, "cut", "silence"])
 def test_an_answer_that_cannot_be_read_costs_no_row(cluster, spoiler, damage, topic, way):
     """Told where it cannot be read; where it breaks off or does not come it is only asked for again."""

@@ -58,6 +58,7 @@ def test_cooperative_members_keep_what_they_have(cluster, filled):
         assert all_rows(first, second, third) == EVERYTHING, "each once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_a_cooperative_group_with_librdkafka(cluster, filled, ours_first):
     def ours():
@@ -79,6 +80,7 @@ def test_a_cooperative_group_with_librdkafka(cluster, filled, ours_first):
                 assert all(len(partitions) < PARTITIONS for partitions in taken), one.reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_a_sticky_group_with_kafka_python(cluster, filled, ours_first):
     def ours():

@@ -432,6 +432,7 @@ asyncio.run(work())
 """
 
 
+@pytest.mark.slow
 def test_kills_lose_nothing_and_no_commit_covers_unfinished_work(cluster, filled, tmp_path):
     dice = random.Random(9)
     finished = set()

@@ -17,6 +17,7 @@ def table():
     return data.load()
 
 
+@pytest.mark.slow
 def test_every_measurement_is_sent_once_in_the_order_of_time(table):
     minutes = list(data.minutes(table))
     assert len(minutes) == 1800

@@ -33,6 +33,7 @@ def page(tmp_path_factory):
     return run, report.write(tmp_path_factory.mktemp("page") / "page.html", run).read_text()
 
 
+@pytest.mark.slow
 def test_legends_stand_beside_the_charts_not_on_them(page):
     run, text = page
     sites = {data.site_label(site) for site, _ in run.results.rows}

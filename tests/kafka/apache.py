@@ -141,23 +141,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class ApacheKafka:
-    """A running Apache Kafka; a context manager that kills it and removes its data.
+class RunningKafka:
+    """Where an Apache Kafka is, whoever has started it.
 
     Args:
-        heap: the JVM's largest heap. Benches take more than the tests' 512m.
-        quick: start sooner at the cost of top speed (C1 compiler, serial collector); not for benches.
-        overrides: broker settings over those of this module.
+        port: of its listener on 127.0.0.1.
+        directory: the folder of its settings, logs and data.
     """
 
-    def __init__(self, *, heap: str = "512m", quick: bool = True, **overrides: str) -> None:
-        self.heap = heap
-        self.quick = quick
-        self.overrides = overrides
-        self.port = 0
-        self.started_in_seconds = 0.0
-        self.directory = Path()
-        self.process: subprocess.Popen[bytes] | None = None
+    def __init__(self, port: int, directory: Path) -> None:
+        self.port = port
+        self.directory = directory
 
     @property
     def bootstrap_servers(self) -> str:
@@ -173,6 +167,24 @@ class ApacheKafka:
     def log_file(self) -> Path:
         """Its server.log."""
         return self.directory / "server.log"
+
+
+class ApacheKafka(RunningKafka):
+    """An Apache Kafka of one's own; a context manager that kills it and removes its data.
+
+    Args:
+        heap: the JVM's largest heap. Benches take more than the tests' 512m.
+        quick: start sooner at the cost of top speed (C1 compiler, serial collector); not for benches.
+        overrides: broker settings over those of this module.
+    """
+
+    def __init__(self, *, heap: str = "512m", quick: bool = True, **overrides: str) -> None:
+        super().__init__(0, Path())
+        self.heap = heap
+        self.quick = quick
+        self.overrides = overrides
+        self.started_in_seconds = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         """Starts it and waits until it serves.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from tests.kafka import java
-from tests.kafka.apache import ApacheKafka
+from tests.kafka import java, shared
+from tests.kafka.apache import ApacheKafka, RunningKafka
 from tests.kafka.cluster import Cluster
 from tests.kafka.secure import SecureKafka, make_certificates
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
     from tests.together import Together
 
 LOGS_OF_FAILURES = java.ROOT / ".pytest_cache" / "kafka-logs"
+SHARED = pytest.StashKey[shared.Shared]()
 numbers = itertools.count(1)
 Kafka = TypeVar("Kafka", bound=ApacheKafka)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # one of several processes: they share the folder
+    # Not in one of several processes, which share the folder, nor in a run that a test has started.
+    if not hasattr(session.config, "workerinput") and session.config.rootpath == java.ROOT:
         shutil.rmtree(LOGS_OF_FAILURES, ignore_errors=True)
 
 
@@ -41,6 +44,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
     from tests.together import Together  # noqa: PLC0415 -- xdist is there, or nobody would ask
 
     return Together(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """In xdist's controller, before a worker starts."""
+    stash = node.config.stash
+    if SHARED not in stash:
+        stash[SHARED] = shared.Shared()
+    stash[SHARED].give_address(node)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (kafka := session.config.stash.get(SHARED, None)) is not None:
+        kafka.stop(LOGS_OF_FAILURES if session.testsfailed else None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -59,8 +76,12 @@ def logs_kept(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
-def apache_kafka(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
-    """One Apache Kafka for the whole run. Without Java or its jars this is an error, never a skip."""
+def apache_kafka(request: pytest.FixtureRequest) -> Iterator[RunningKafka]:
+    """One Apache Kafka for the whole run, of several processes too. Without Java or its jars an error, no skip."""
+    given = getattr(request.config, "workerinput", {}).get(shared.INPUT)
+    if given is not None:
+        yield shared.ask(given)
+        return
     with logs_kept(ApacheKafka().start(), request) as kafka:
         yield kafka
 

@@ -338,6 +338,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "sentence"), WRONG, ids=range(len(WRONG)))
 def test_what_is_wrong_is_named_with_its_place(load, text, sentence):
     with pytest.raises(WorkloadErrors) as caught:

@@ -49,6 +49,7 @@ def test_other_classes_are_another_worker(cache, monkeypatch):
     assert len(list(cache.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named(cache, monkeypatch):
     monkeypatch.setenv(java_.CLASSPATH_VARIABLE, "no-such.jar")
     with pytest.raises(DriverError, match=r"does not compile the worker: .*: error: "):

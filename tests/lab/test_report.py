@@ -248,6 +248,7 @@ def test_names_of_partitions():
     assert report.stopped("a reason") == "failed: a reason"
 
 
+@pytest.mark.slow
 def test_folders_that_are_no_bundles(tmp_path, capsys, campaign):
     assert main(["lab", "report", str(tmp_path)]) == 1
     assert "no bundle of the lab" in capsys.readouterr().err

@@ -151,6 +151,7 @@ def test_java_drains_a_share_group(apache_kafka, lab, tmp_path, topic):
     assert (found["verdict"]["drained"], found["verdict"]["records"]) == (True, 20_000)
 
 
+@pytest.mark.slow
 def test_our_broker_has_no_share_groups_and_the_run_says_so(lab, tmp_path, topic):
     ended(lab(WORKLOAD.format(name=topic, seconds=3) + "consumerType: share\n"), 1)
     _, found = result(tmp_path)

@@ -15,6 +15,7 @@ SEGMENTS = st.lists(st.builds(Segment, RATES, RATES, st.floats(0.1, 100)), min_s
 
 
 # Rounds whose records are no whole number end between records, but for rounding.
+@pytest.mark.slow
 @example([Segment(0.0, 0.95, 1.8), Segment(0.0, 0.0, 1.0)], True, 4225)
 @example([Segment(0.0, 0.95, 1.0), Segment(0.0, 0.0, 1.0)], True, 0)
 @given(SEGMENTS, st.booleans(), st.integers(0, 10_000))

@@ -69,6 +69,7 @@ def test_every_record_is_sent_once_with_its_due_time(workload):
     assert broker.closed == 3
 
 
+@pytest.mark.slow
 def test_a_stall_counts_for_all_that_were_due_in_it(workload):
     """Coordinated omission: measured from the send only one record in thousands would have seen it."""
     broker = FakeBroker(stall_after_s=0.2, stall_s=2.0)
@@ -234,6 +235,7 @@ def records(draw):
     return found
 
 
+@pytest.mark.slow
 @given(records(), st.data())
 def test_native_code_counts_what_python_would(found, data):
     values, heads = [value for value, _ in found], [head for _, head in found]

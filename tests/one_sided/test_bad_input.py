@@ -85,6 +85,7 @@ def test_a_process_that_lacks_nothing_uses_memory(broker):
     assert min(worked(broker.bootstrap_servers, "auto", "pass")) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_is_told_or_goes_over_tcp(broker):
     servers = broker.bootstrap_servers
@@ -95,6 +96,7 @@ def test_another_user_is_told_or_goes_over_tcp(broker):
     assert worked(servers, "auto", "os.setuid(65534)") == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LITTLE)
 @pytest.mark.parametrize("datapath", ["shm", "auto"])
 def test_a_process_that_can_map_or_open_little_goes_over_tcp(broker, what, datapath):

@@ -227,6 +227,7 @@ def test_a_topic_that_is_deleted_is_named_and_others_go_on(broker, name):
         assert found == [b"after"]
 
 
+@pytest.mark.slow
 def test_a_group_shares_partitions_and_commits(broker, name):
     with hr.Admin(broker.bootstrap_servers) as admin:
         admin.create_topics([hr.NewTopic(name, 4)])

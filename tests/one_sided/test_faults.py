@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import headrace as hr
 from tests.broker.process import BrokerProcess
 from tests.kafka.apache import die_with_parent
@@ -52,6 +54,7 @@ def check_own(found, name):
     return len(own)
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_whole_batches_and_its_place():
     with hr.Broker.start() as broker:
         servers = broker.bootstrap_servers
@@ -68,6 +71,7 @@ def test_a_writer_that_is_killed_leaves_whole_batches_and_its_place():
             check_own(found, str(life))
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_costs_those_that_share_its_ring_nothing_but_time(tmp_path):
     with BrokerProcess(tmp_path / "data", "headrace.direct.hole.timeout.ms=100") as broker:
         servers = broker.bootstrap_servers

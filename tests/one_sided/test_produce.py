@@ -146,6 +146,7 @@ def test_batches_that_no_ring_takes_go_over_tcp_in_their_place(tmp_path):
         assert values_of(broker.bootstrap_servers, "t")[first:] == [b"a", large, b"b", large, b"c"] * 20
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_all_get_memory():
     config = {"headrace.direct.ring.bytes.max": 65536}
     with hr.Broker.start(config=config) as broker:
@@ -170,6 +171,7 @@ def send_until(done, producer, name, futures):
         futures.append(producer.send("t", f"{name} {number}".encode(), partition=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writers", [1, 3])
 def test_a_killed_broker_loses_nothing_that_it_acknowledged(tmp_path, writers):
     with BrokerProcess(tmp_path / "data") as broker, contextlib.ExitStack() as stack:

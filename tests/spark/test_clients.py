@@ -134,6 +134,7 @@ def test_a_forked_process_makes_its_own_clients(cluster, topic):
     assert sum(b.num_rows for b in after) == sum(b.num_rows for b in before) == 10
 
 
+@pytest.mark.slow
 def test_a_process_with_idle_clients_ends_at_once(cluster, topic):
     cluster.create_topic(topic)
     numbers(cluster, topic, range(10))

@@ -255,6 +255,7 @@ def test_deleted_records_are_a_loss(cluster, topic, reader, options, admin, capl
     assert values(options(failOnDataLoss="false"), tasks) == []
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_is_a_loss(cluster, topic, reader, options, admin):
     cluster.create_topic(topic)
     cluster.create_topic(f"{topic}-b")

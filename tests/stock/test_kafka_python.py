@@ -101,6 +101,7 @@ def test_offsets_for_times_and_ends(servers, made):
         assert [record.offset for record in take(client, 3)] == [7, 8, 9]
 
 
+@pytest.mark.slow
 def test_two_members_share_a_topic_and_commit(servers, made):
     group = f"g-{made}"
     with (
