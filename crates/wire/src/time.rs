@@ -25,6 +25,9 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
+    /// Of most kinds: as many as a person reads.
+    pub const LINES_PER_S: u32 = 20;
+
     /// Lets `lines_per_s` lines pass each second.
     #[must_use]
     pub const fn new(lines_per_s: u32) -> Self {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use headrace_log::{Disk, LogError};
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::targets;
 use headrace_wire::uuid::Uuid;
 
 use super::Refusal;
@@ -132,6 +133,19 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
                 self.refuse(&making.name, &error);
                 self.leaving.push(context.store.give_up(making));
             }
+            return;
+        }
+        for making in made {
+            let Some(suppressed) = context.lines.pass(context.now) else { continue };
+            let (topic, partitions) =
+                (&*making.name, context.store.by_name(&making.name).map(Topic::partition_count));
+            tracing::info!(
+                target: targets::BROKER,
+                topic,
+                partitions,
+                suppressed,
+                "topic created, or given partitions"
+            );
         }
     }
 }

@@ -308,7 +308,9 @@ fn begin_deletion<D: Disk>(
         .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be deleted: {e}")))?;
     let Some((removing, watchers)) = removed else { return Ok(None) };
     answer.topic_id = id;
-    tracing::info!(target: targets::BROKER, topic = name, "topic deleted");
+    if let Some(suppressed) = context.lines.pass(context.now) {
+        tracing::info!(target: targets::BROKER, topic = name, suppressed, "topic deleted");
+    }
     context.changes.push_back(Change::TopicDeleted { id, name: name.into(), watchers });
     Ok(Some(removing))
 }

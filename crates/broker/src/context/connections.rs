@@ -1,9 +1,10 @@
 //! Connections: the order of requests on each, and the rotation in which all have their turns.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_log::Slice;
 use headrace_wire::frame;
 use headrace_wire::messages::Request;

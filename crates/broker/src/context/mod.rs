@@ -12,7 +12,7 @@ use std::sync::Arc;
 use headrace_log::{AppendError, AppendOrigin, Appended, Disk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::Request;
-use headrace_wire::time::Now;
+use headrace_wire::time::{Now, RateLimit};
 use headrace_wire::uuid::Uuid;
 
 use crate::auth::{Authorizer, Operation, Resource};
@@ -37,6 +37,8 @@ pub(crate) struct Context<D: Disk> {
     pub(crate) connections: Connections<D::File>,
     /// What parts have done that others must know: the kernel tells them, after the input or the unit of work.
     pub(crate) changes: VecDeque<Change>,
+    /// Lines of the log about topics: clients decide how often they come and go.
+    pub(crate) lines: RateLimit,
 }
 
 /// A change of the store that parts look for.
@@ -109,6 +111,7 @@ impl<D: Disk> Context<D> {
             unsynced: Unsynced::default(),
             connections: Connections::default(),
             changes: VecDeque::new(),
+            lines: RateLimit::new(RateLimit::LINES_PER_S),
         };
         Ok((context, report))
     }

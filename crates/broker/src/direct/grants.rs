@@ -1,7 +1,8 @@
 //! Links with their grants: who may write and read which partition through memory.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_fabric::MemorySource;
 use headrace_fabric::shm::KEYS_MAX;
 use headrace_log::Disk;

@@ -60,7 +60,14 @@ impl Groups {
             if entry.group.deadline().is_some_and(|at| at <= now) {
                 entry.group.expire(now, &mut out);
             }
-            tracing::debug!(target: targets::GROUP, group = &*id, "a session, or the time to join, is over");
+            if let Some(suppressed) = self.lines.pass(context.now) {
+                tracing::debug!(
+                    target: targets::GROUP,
+                    group = &*id,
+                    suppressed,
+                    "a session, or the time to join, is over"
+                );
+            }
             self.deliver(context, &id, out);
             self.forget_unused(&id);
         }
@@ -392,13 +399,16 @@ impl Groups {
             {
                 entry.empty_since_ms = now.wall_ms;
             }
-            if let Some(entry) = self.get_mut(group) {
+            if let Some(entry) = self.entries.get(group)
+                && let Some(suppressed) = self.lines.pass(now)
+            {
                 tracing::debug!(
                     target: targets::GROUP,
                     group,
                     state = entry.group.state_name(),
                     generation = entry.group.generation,
                     members = entry.group.members().count(),
+                    suppressed,
                     "the group has changed"
                 );
             }

@@ -14,7 +14,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use headrace_wire::time::Now;
+use headrace_wire::time::{Now, RateLimit};
 
 use crate::config::BrokerConfig;
 use crate::context::call::{Call, ConnId};
@@ -73,6 +73,8 @@ pub(crate) struct Groups {
     /// By connection, groups with ids in them that its client was given, and has perhaps not come back with yet.
     pending: HashMap<ConnId, Vec<(String, String)>>,
     journal: journal::Snapshots,
+    /// Lines of the log about groups: their clients decide how often they change.
+    lines: RateLimit,
 }
 
 /// A request of a member that waits.
@@ -97,6 +99,7 @@ impl Groups {
             waiting: HashMap::new(),
             pending: HashMap::new(),
             journal: journal::Snapshots::default(),
+            lines: RateLimit::new(RateLimit::LINES_PER_S),
         }
     }
 

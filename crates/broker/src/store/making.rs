@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use headrace_log::{Disk, Log, LogError};
-use headrace_wire::targets;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
@@ -129,9 +128,6 @@ impl<D: Disk> Store<D> {
                 self.take_back(making);
             } else {
                 self.busy.remove(&making.name);
-                let (topic, partitions) =
-                    (&*making.name, self.by_name(&making.name).map(Topic::partition_count));
-                tracing::info!(target: targets::BROKER, topic, partitions, "topic created, or given partitions");
             }
         }
         stored

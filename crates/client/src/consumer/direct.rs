@@ -359,8 +359,8 @@ impl Direct {
 
     /// Links over verbs end with the connections that they were made on.
     fn end_links(&mut self, cx: &mut DirectContext<'_>) {
-        while let Some(node) = cx.core.take_link_ended() {
-            if let Some(link) = self.links.ended_with(node) {
+        while let Some((node, by_peer)) = cx.core.take_link_ended() {
+            if let Some(link) = self.links.connection_ended(cx.now, node, by_peer) {
                 self.give_up(cx, link, "its connection has ended".to_owned());
             }
         }

@@ -35,9 +35,6 @@ use crate::time::TimerTable;
 /// How long a follower that a leader named is read from before the leader is asked again (KIP-392).
 const REPLICA_LEASE_MS: u64 = 300_000;
 
-/// Lines of the log a second about partitions that are not read: all of a broker may be refused at once.
-const LINES_PER_S: u32 = 20;
-
 /// The epoch of a request that wants no session.
 const EPOCH_WITHOUT_SESSION: i32 = -1;
 
@@ -80,7 +77,7 @@ impl Fetcher {
             unresolved: true,
             seen_changes: u64::MAX,
             seen_cluster: u64::MAX,
-            refusals: RateLimit::new(LINES_PER_S),
+            refusals: RateLimit::new(RateLimit::LINES_PER_S),
         }
     }
 

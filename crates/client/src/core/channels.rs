@@ -298,7 +298,7 @@ impl<T> Core<T> {
         );
         channel.last_error = Some(error.clone());
         if key.lane == Lane::Direct {
-            self.links_ended.extend(key.node());
+            self.links_ended.extend(key.node().map(|node| (node, !close)));
         }
         ended.extend(channel.queue.drain(..).map(|q| (q.call, q.tag, false)));
         if key.node().is_some() {

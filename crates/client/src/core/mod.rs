@@ -86,8 +86,8 @@ pub struct Core<T> {
     logins: Logins,
     next_call: u64,
     closed: bool,
-    /// Nodes whose connection for links has ended, and they with it.
-    links_ended: Vec<i32>,
+    /// Nodes whose connection for links has ended, and they with it; whether the peer has ended it.
+    links_ended: Vec<(i32, bool)>,
     log: ConnectionLog,
 }
 
@@ -405,8 +405,8 @@ impl<T> Core<T> {
         self.pump(now);
     }
 
-    /// A node whose connection for links has ended, each once.
-    pub(crate) fn take_link_ended(&mut self) -> Option<i32> {
+    /// A node whose connection for links has ended, each once, and whether the peer has ended it.
+    pub(crate) fn take_link_ended(&mut self) -> Option<(i32, bool)> {
         self.links_ended.pop()
     }
 

@@ -24,7 +24,7 @@ enum State {
     Up(LinkId),
     /// Not again before this time.
     Down(u64),
-    /// Never again.
+    /// Not again before the broker ends its connection, as one does that is started anew.
     Refused,
 }
 
@@ -251,13 +251,16 @@ impl Links {
         held
     }
 
-    /// The link over verbs that has ended with a broker's connection, which is not seen otherwise.
-    pub(crate) fn ended_with(&self, number: i32) -> Option<LinkId> {
-        let node = self.brokers.get(&number)?;
+    /// A broker's connection for links has ended: the link over verbs that ends with it, which is not seen otherwise. Where
+    /// the peer has ended it, a broker that has refused may have been started with other options.
+    pub(crate) fn connection_ended(&mut self, now: Now, number: i32, by_peer: bool) -> Option<LinkId> {
+        let node = self.brokers.get_mut(&number)?;
         match node.state {
-            State::Connecting(link) | State::Up(link) if node.fabric == Fabric::Verbs => Some(link),
-            _ => None,
+            State::Connecting(link) | State::Up(link) if node.fabric == Fabric::Verbs => return Some(link),
+            State::Refused if by_peer => self.down(now, number),
+            _ => (),
         }
+        None
     }
 
     /// There is no link over this fabric. There may be one over the other.
@@ -307,7 +310,7 @@ impl Links {
             self.name,
             broker = number,
             error = why.as_str(),
-            "no link, and none is asked for again"
+            "no link, and none is asked for before the broker ends its connection"
         );
         self.set(number, State::Refused);
         if !self.reported {
@@ -392,13 +395,29 @@ mod tests {
         let request = links.requests.pop_front();
         let Some((of, LinkRequest::Join(hello))) = request else { panic!("{request:?}") };
         assert_eq!((of, &hello[..]), (link, &[8][..]));
-        assert_eq!((links.to(NODE), links.ended_with(NODE)), (None, Some(link)));
+        assert_eq!((links.to(NODE), links.connection_ended(at(0), NODE, true)), (None, Some(link)));
         assert_eq!(links.linked(link), Some(NODE));
         assert!(links.to(NODE) == Some(link) && links.is_remote(link));
         assert_eq!(links.unlinked(at(5), link, "gone".to_owned(), false), Some(NODE));
         assert!(asks(&mut links, at(4 + RETRY_MS)).is_none() && links.requests.is_empty());
         assert_eq!(asks(&mut links, at(5 + RETRY_MS)).as_deref(), Some("shm"));
         assert!(links.take_refusal().is_none());
+    }
+
+    #[test]
+    fn who_was_refused_asks_again_when_the_broker_has_ended_its_connection() {
+        let mut links = links_of(Datapath::Shm);
+        assert!(asks(&mut links, at(0)).is_some());
+        refuses(&mut links, at(0), ErrorCode::INVALID_CONFIG, "headrace.direct is false");
+        assert!(links.take_refusal().is_some());
+        assert_eq!(links.connection_ended(at(5), NODE, false), None, "we have closed it, as it was idle");
+        assert!(asks(&mut links, at(1 << 40)).is_none());
+        assert_eq!(links.connection_ended(at(5), NODE, true), None);
+        assert!(asks(&mut links, at(4 + RETRY_MS)).is_none());
+        assert_eq!(links.poll_timeout(at(5)), Some(5 + RETRY_MS));
+        assert!(asks(&mut links, at(5 + RETRY_MS)).is_some());
+        refuses(&mut links, at(5 + RETRY_MS), ErrorCode::INVALID_CONFIG, "headrace.direct is false");
+        assert!(links.take_refusal().is_none(), "said once");
     }
 
     #[test]

@@ -40,8 +40,6 @@ use crate::time::Retry;
 
 /// What is known of records that are given up on the way.
 const MAYBE_ARRIVED: &str = "these records may or may not have arrived";
-/// Lines of the log a second about batches that are not taken: all partitions of a broker may fail at once.
-const LINES_PER_S: u32 = 20;
 /// Most rounds of sending in one turn: those that cannot go out may be tried again at once.
 const SENDS_MAX: usize = 100;
 
@@ -133,7 +131,7 @@ impl ProducerEngine {
             nodes: HashMap::new(),
             rotation: 0,
             cluster_seen: None,
-            refusals: RateLimit::new(LINES_PER_S),
+            refusals: RateLimit::new(RateLimit::LINES_PER_S),
             crowds: RateLimit::new(1),
             flushes: VecDeque::new(),
             closing: None,
@@ -181,8 +179,8 @@ impl ProducerEngine {
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
-        while let Some(node) = self.core.take_link_ended() {
-            self.on_connection_ended(now, &mut accumulator, node);
+        while let Some((node, by_peer)) = self.core.take_link_ended() {
+            self.on_connection_ended(now, &mut accumulator, node, by_peer);
         }
         accumulator = self.split_too_large(now, &shared, accumulator);
         self.learn(now, &mut accumulator);

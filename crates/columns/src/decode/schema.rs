@@ -1,11 +1,11 @@
 //! The columns of a consumed batch, and the ones among them that are constant.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, ListArray, StringArray, new_null_array};
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use foldhash::HashMap;
 
 use super::spares::Spares;
 

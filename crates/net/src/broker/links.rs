@@ -34,8 +34,6 @@ const RING_NOTES: u32 = 2048;
 const HELLO_MS: u64 = 5000;
 /// Who has connected and not said yet who it is.
 const ARRIVALS_MAX: usize = 64;
-/// Lines of the log a second about links that cannot be made, or end.
-const LINES_PER_S: u32 = 20;
 
 /// What the log says of a client that gets no link.
 const REFUSED: &str = "a client that came for a link is turned away";
@@ -87,6 +85,8 @@ pub(super) struct Links {
     clock: Clock,
     /// Lines of the log about links that cannot be made, or end.
     refusals: RateLimit,
+    /// Lines of the log about links that are made.
+    arrived: RateLimit,
 }
 
 impl Links {
@@ -115,7 +115,8 @@ impl Links {
             registry: registry.try_clone()?,
             polling: BrokerPolling::new(spin_us),
             clock,
-            refusals: RateLimit::new(LINES_PER_S),
+            refusals: RateLimit::new(RateLimit::LINES_PER_S),
+            arrived: RateLimit::new(RateLimit::LINES_PER_S),
         };
         if !broker.config().headrace_direct {
             return Ok(links);
@@ -170,6 +171,14 @@ impl Links {
         if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
             let link = link.map(|link| link.0 >> 20);
             tracing::debug!(target: targets::LINK, link, %error, suppressed, "{what}");
+        }
+    }
+
+    /// A client has a link now.
+    fn linked(&mut self, link: LinkId, over: &str) {
+        self.live += 1;
+        if let Some(suppressed) = self.arrived.pass(self.clock.now()) {
+            tracing::info!(target: targets::LINK, link = link.0 >> 20, over, suppressed, "a client is linked");
         }
     }
 
@@ -228,9 +237,8 @@ impl Links {
             let wanted = broker.handle_joined(now, link, said);
             match (made, self.ends.get_mut(key)) {
                 (Ok(verbs), Some(end)) if wanted => {
-                    tracing::info!(target: targets::LINK, link = link.0 >> 20, over = "verbs", "a client is linked");
                     end.over = Over::Linked(BrokerEnd::remote(link, verbs));
-                    self.live += 1;
+                    self.linked(link, "verbs");
                 }
                 _ => drop(self.ends.try_remove(key)),
             }
@@ -344,9 +352,8 @@ impl Links {
         });
         match watched {
             Ok(link) => {
-                tracing::info!(target: targets::LINK, link = id.0 >> 20, over = "shm", "a client is linked");
                 entry.insert(End { id, over: Over::Linked(BrokerEnd::mapped(id, link)) });
-                self.live += 1;
+                self.linked(id, "shm");
             }
             Err(error) => {
                 self.log("no link could be made", Some(id), &error);

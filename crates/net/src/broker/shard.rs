@@ -68,9 +68,6 @@ const CONNECTIONS_MAX: usize = 10_000;
 /// How soon a connection is looked at again that could not be accepted, as when the process has no descriptors left.
 const ACCEPT_RETRY_MS: u64 = 100;
 
-/// Lines of the log a second about connections that end, and as many about those that come.
-const LINES_PER_S: u32 = 20;
-
 /// Errors that no client could be notified of, oldest first.
 pub(super) type Troubles = Arc<Mutex<VecDeque<String>>>;
 
@@ -195,8 +192,8 @@ impl Shard {
             troubles,
             refusals: Refusals::default(),
             heap: Heap::default(),
-            arrivals: RateLimit::new(LINES_PER_S),
-            ends: RateLimit::new(LINES_PER_S),
+            arrivals: RateLimit::new(RateLimit::LINES_PER_S),
+            ends: RateLimit::new(RateLimit::LINES_PER_S),
             accepted: 0,
         })
     }

@@ -485,8 +485,14 @@ impl ProducerEngine {
     }
 
     /// The connection that links to a broker end with has ended.
-    pub(super) fn on_connection_ended(&mut self, now: Now, accumulator: &mut Accumulator, node: i32) {
-        if let Some(link) = self.direct.links.ended_with(node) {
+    pub(super) fn on_connection_ended(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        node: i32,
+        by_peer: bool,
+    ) {
+        if let Some(link) = self.direct.links.connection_ended(now, node, by_peer) {
             self.on_unlinked_by_us(now, accumulator, link, "its connection has ended".to_owned());
         }
     }
