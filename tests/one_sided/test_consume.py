@@ -281,6 +281,22 @@ def test_a_broker_that_is_killed_and_comes_back_is_read_on(tmp_path, name):
                 before = one.metrics()[READ]
 
 
+def test_a_broker_that_comes_back_with_memory_is_read_through_it(tmp_path, name):
+    with BrokerProcess(tmp_path / "data", "headrace.direct=false") as process:
+        send(process, name, [b"there"])
+        with consumer(process, "auto", reconnect_backoff_max_ms=200) as one:
+            one.assign([(name, 0)])
+            assert read(one, 1) == [b"there"]
+            process.stop()
+            process.settings = []
+            process.start()
+            deadline = time.monotonic() + SECONDS
+            while one.metrics()[READ] == 0:
+                send(process, name, [b"again"])
+                assert read(one, 1) == [b"again"]
+                assert time.monotonic() < deadline
+
+
 def test_a_broker_that_shares_no_memory_is_read_over_tcp_or_is_an_error(name):
     with hr.Broker.start(headrace_direct=False) as broker:
         send(broker, name, [b"there"])
