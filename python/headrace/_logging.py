@@ -21,11 +21,12 @@ from headrace._process import LOG, at_end
 _Entry = tuple[int, int, float, str, dict[str, int | str]]
 
 END_TIMEOUT_S = 1.0
-"""How long the end of the process waits for handlers."""
+"""How long the end of the process, and a fork, wait for handlers."""
 LEVELS_S = 1.0
-"""How long a change of levels may go unnoticed while lines are logged."""
+"""How long a change of levels may go unnoticed."""
 
 _loggers: Final = [logging.getLogger(name) for name in _native.log_targets()]
+_local: Final = threading.local()
 
 
 class _Writer:
@@ -39,13 +40,21 @@ class _Writer:
         self._thread.start()
 
     def _run(self) -> None:
-        looked = time.monotonic()
-        for next_line in (self._lines.next, self._left.get):
-            while (line := next_line()) is not None:
+        due = 0.0
+        while not self._lines.is_closed():
+            line = self._lines.next(LEVELS_S)
+            if line is not None:
                 _write(line)
-                if time.monotonic() - looked >= LEVELS_S:
+            if time.monotonic() >= due:
+                with _lock:
                     _look_at_levels()
-                    looked = time.monotonic()
+                due = time.monotonic() + LEVELS_S
+        while (line := self._left.get()) is not None:
+            _write(line)
+
+    def works(self) -> bool:
+        """Whether lines of this process are logged."""
+        return self.process == os.getpid() and self._thread.is_alive()
 
     def end(self) -> None:
         """Has what is left logged, and waits for it as long as a handler may take."""
@@ -58,26 +67,36 @@ class _Writer:
 def _write(line: _Entry) -> None:
     place, level, created, text, fields = line
     logger = _loggers[place]
-    try:
-        if logger.isEnabledFor(level):
-            extra = {"headrace": fields}
-            record = logger.makeRecord(logger.name, level, "(headrace)", 0, "%s", (text,), None, extra=extra)
-            # When it happened, not when this thread came to it.
-            record.created, record.msecs = created, created % 1 * 1000
-            logger.handle(record)
-    except BaseException:  # noqa: BLE001  (a handler of the user's, or a filter; the next line may fare better)
-        with contextlib.suppress(BaseException):
-            traceback.print_exc()
+    with _writing:
+        try:
+            if logger.isEnabledFor(level):
+                extra = {"headrace": fields}
+                record = logger.makeRecord(logger.name, level, "(headrace)", 0, "%s", (text,), None, extra=extra)
+                # When it happened, not when this thread came to it.
+                record.created, record.msecs = created, created % 1 * 1000
+                logger.handle(record)
+        except BaseException:  # noqa: BLE001  (a handler of the user's, or a filter; the next line may fare better)
+            with contextlib.suppress(BaseException):
+                traceback.print_exc()
 
 
 def _look_at_levels() -> None:
-    """Has lines made that some logger takes, and no others."""
-    levels = [max(each.getEffectiveLevel(), each.manager.disable + 1) for each in _loggers]
+    """Has lines made that some logger takes, and no others; under the lock, so that what was looked at last counts."""
+    _native.set_log_levels([_level(each) for each in _loggers])
+
+
+def _level(logger: logging.Logger) -> int:
+    try:
+        level = max(logger.getEffectiveLevel(), logger.manager.disable + 1)
+    except Exception:  # noqa: BLE001  (a class of the user's, or a level that is no number: it can log nothing either)
+        level = logging.CRITICAL + 1
     # `logging.disable(sys.maxsize)` is more than a native number holds.
-    _native.set_log_levels([min(max(level, 0), logging.CRITICAL + 1) for level in levels])
+    return min(max(level, 0), logging.CRITICAL + 1)
 
 
 _lock = threading.Lock()
+_writing = threading.RLock()
+"""Held while a line is logged. A fork waits for it: its child would have the lock of a file that is written to."""
 _writer: _Writer | None = None
 
 
@@ -86,16 +105,27 @@ def attend() -> None:
     global _writer  # noqa: PLW0603  (one for each process)
     with _lock:
         _look_at_levels()
-        if _writer is None or _writer.process != os.getpid():
+        if _writer is None or not _writer.works():
             # The interpreter may end and start no thread any more, or the system give none: then nothing is logged.
             with contextlib.suppress(RuntimeError):
                 _writer = _Writer()
 
 
+def _before_fork() -> None:
+    # A handler may take for ever, and may be what forks.
+    _local.waited = (_writing, _writing.acquire(timeout=END_TIMEOUT_S))
+
+
+def _in_parent() -> None:
+    lock, acquired = _local.waited
+    if acquired:
+        lock.release()
+
+
 def _in_child() -> None:
-    """Another thread of the parent may have held the lock."""
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
+    """Another thread of the parent may have held the locks."""
+    global _lock, _writing
+    _lock, _writing = threading.Lock(), threading.RLock()
 
 
 def end() -> None:
@@ -104,7 +134,25 @@ def end() -> None:
         _writer.end()
 
 
+def _free_handlers() -> None:
+    """Gives those handlers new locks whose locks are held for ever: `logging.shutdown`, which runs last, takes each.
+
+    A handler that uses a client holds its lock where its thread was stopped.
+    """
+    until = time.monotonic() + END_TIMEOUT_S
+    # What `logging.shutdown` walks through; without it there is nothing to be done.
+    for reference in getattr(logging, "_handlerList", ()):
+        handler = reference()
+        if handler is None or handler.lock is None:
+            continue
+        if handler.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            handler.lock.release()
+        else:
+            handler.createLock()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 at_end(LOG, end)
+_native.call_after_stop(_free_handlers)

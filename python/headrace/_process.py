@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 # Its own hook, which stops all threads, is to run last, and so to be registered first.
-from headrace import _native  # noqa: F401
+from headrace import _native
 from headrace.errors import ForkedError
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def _end() -> None:
             raised = raised or error
     if raised is not None:
         raise raised
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_native.forget_calls)
 
 
 def check_process(process: int) -> None:

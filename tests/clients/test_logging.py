@@ -225,6 +225,107 @@ def test_no_line_has_a_secret_on_any_level(caplog):
     assert SECRET.replace(" ", ".") not in caplog.text
 
 
+EXITS = """
+import logging, sys, threading
+import headrace as hr
+
+class Handler(logging.Handler):
+    def emit(self, record):
+        taken.set()
+        if sys.argv[2] == "waits":
+            threading.Event().wait()
+        with hr.Consumer(broker.bootstrap_servers) as own:
+            own.assign([("logs", 0)])
+            own.poll(0.05)
+
+taken = threading.Event()
+broker = hr.Broker.start()
+log = logging.getLogger("headrace")
+log.propagate = False
+log.addHandler(Handler())
+log.setLevel(logging.DEBUG)
+consumer = hr.Consumer(sys.argv[1])
+consumer.assign([("t", 0)])
+assert taken.wait(20)
+"""
+
+
+@pytest.mark.parametrize("how", ["uses a client", "waits"])
+def test_a_handler_whose_thread_is_stopped_with_its_lock_does_not_hold_up_the_end(dead, how):
+    ended = run(EXITS, dead, how)
+    assert ended.returncode == 0, ended.stderr
+
+
+HOLDS = """
+import logging, os, sys, threading, time
+import headrace as hr
+
+class Slow(logging.Handler):
+    lines = 0
+    inner = threading.Lock()  # as a file has one, which no fork makes anew
+
+    def emit(self, record):
+        with self.inner:
+            Slow.lines += 1
+            time.sleep(0.02)
+
+    def flush(self):
+        with self.inner:
+            pass
+
+log = logging.getLogger("headrace")
+log.propagate = False
+log.addHandler(Slow())
+log.setLevel(logging.DEBUG)
+consumer = hr.Consumer(sys.argv[1], reconnect_backoff_ms=5, reconnect_backoff_max_ms=5)
+consumer.assign([("t", 0)])
+while not Slow.lines:
+    time.sleep(0.01)
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert Slow.lines
+"""
+
+
+def test_a_child_that_is_forked_while_a_line_is_written_ends(dead):
+    ended = run(HOLDS, dead)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_level_that_is_lowered_counts_for_what_runs_already(caplog):
+    with hr.Broker.start() as broker:
+        address = broker.bootstrap_servers.split(":")
+        logging.getLogger("headrace.broker").setLevel(logging.DEBUG)
+        try:
+
+            def said():
+                socket.create_connection((address[0], int(address[1]))).close()
+                return "connection ended" in caplog.text
+
+            wait_for(said, "a line of a broker that runs")
+        finally:
+            logging.getLogger("headrace.broker").setLevel(logging.NOTSET)
+
+
+class Moody(logging.Logger):
+    def getEffectiveLevel(self):  # noqa: N802  (its name there)
+        raise LookupError(self.name)
+
+
+@pytest.mark.parametrize("spoil", ["a level that is a text", "a class that raises"])
+def test_a_logger_that_cannot_say_its_level_takes_no_client_down(spoil, monkeypatch):
+    logger = logging.getLogger("headrace.consumer")
+    if spoil == "a class that raises":
+        monkeypatch.setattr(logger, "__class__", Moody)
+    else:
+        monkeypatch.setattr(logger, "level", "DEBUG")
+    with hr.Broker.start() as broker, hr.Producer(broker.bootstrap_servers) as producer:
+        producer.send("t", b"x").result(20)
+
+
 FORKS = """
 import logging, os, sys, time
 logging.basicConfig(level=logging.DEBUG, format="%(process)d %(name)s %(message)s")

@@ -53,6 +53,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logging::log_targets, module)?)?;
     module.add_function(wrap_pyfunction!(logging::set_log_levels, module)?)?;
     module.add_function(wrap_pyfunction!(exit::fail_exit, module)?)?;
+    module.add_function(wrap_pyfunction!(wait::call_after_stop, module)?)?;
+    module.add_function(wrap_pyfunction!(wait::forget_calls, module)?)?;
     // Hooks run last in, first out: the package's own, which come later, still close their clients in peace.
     let stop_other_threads = wrap_pyfunction!(wait::stop_other_threads, module)?;
     module.py().import("atexit")?.call_method1("register", (stop_other_threads,))?;

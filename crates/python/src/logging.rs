@@ -3,7 +3,7 @@
 //! Levels are those of Python here: 10 is `DEBUG`, 40 is `ERROR`, and 5, for which Python has no name, is `TRACE`.
 
 use std::io::Write;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use headrace_net::logging::{self as net, FieldValue, Levels, Line};
 use headrace_wire::targets;
@@ -62,10 +62,16 @@ impl LogLines {
         Self(net::queue())
     }
 
-    /// The next line; `None` when there will be no more.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Entry<'py>>> {
-        let line = wait::uninterrupted(py, || self.0.next())?;
+    /// The next line; `None` if none came in so many seconds, or there will be no more.
+    fn next<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Entry<'py>>> {
+        let timeout = wait::seconds(Some(timeout)).unwrap_or(Duration::ZERO);
+        let line = wait::uninterrupted(py, || self.0.next(timeout))?;
         line.map(|line| entry(py, line)).transpose()
+    }
+
+    /// Whether there will be no more.
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
     }
 
     /// The lines that are left; ends `next`.

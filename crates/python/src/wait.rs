@@ -19,12 +19,21 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 /// Waits look around every 50 ms; calls that do not wait take less.
 const ENDING_PATIENCE_MS: usize = 200;
 
+/// What is called once all other threads are stopped.
+static AFTER_STOP: OnceLock<Py<PyAny>> = OnceLock::new();
+
+/// Has this called when the interpreter ends and all other threads are stopped; once in a process.
+#[pyfunction]
+pub(crate) fn call_after_stop(hook: Py<PyAny>) {
+    let _ = AFTER_STOP.set(hook);
+}
+
 /// Stops all other threads in their next call; runs when the interpreter is about to end.
 ///
 /// Until Python 3.14 a thread that wants the GIL back after that is killed where it stands, and with frames of Rust on
 /// its stack it takes the process down. From 3.14 on Python itself stops it for ever, as we do.
 #[pyfunction]
-pub(crate) fn stop_other_threads(py: Python<'_>) {
+pub(crate) fn stop_other_threads(py: Python<'_>) -> PyResult<()> {
     ENDING.get_or_init(|| thread::current().id());
     py.detach(|| {
         for _ in 0..ENDING_PATIENCE_MS {
@@ -34,6 +43,13 @@ pub(crate) fn stop_other_threads(py: Python<'_>) {
             thread::sleep(Duration::from_millis(1));
         }
     });
+    AFTER_STOP.get().map_or(Ok(()), |hook| hook.call0(py).map(drop))
+}
+
+/// In a forked child, which has none of the threads whose calls are counted.
+#[pyfunction]
+pub(crate) fn forget_calls() {
+    CALLS.store(0, Ordering::Release);
 }
 
 /// Whether the interpreter ends, on another thread than this.
@@ -59,7 +75,8 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        CALLS.fetch_sub(1, Ordering::AcqRel);
+        // Never below what a forked child began with.
+        let _ = CALLS.fetch_update(Ordering::AcqRel, Ordering::Acquire, |calls| calls.checked_sub(1));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use headrace_wire::targets;
 use tracing::Level;
@@ -21,9 +21,24 @@ pub struct LineQueue {
 
 #[derive(Debug, Default)]
 struct Lines {
-    queue: VecDeque<Line>,
-    dropped: u64,
+    queue: VecDeque<Entry>,
     closed: bool,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Line(Line),
+    /// So many lines that came here were dropped.
+    LeftOut(u64),
+}
+
+impl Entry {
+    fn into_line(self) -> Line {
+        match self {
+            Self::Line(line) => line,
+            Self::LeftOut(lines) => left_out(lines),
+        }
+    }
 }
 
 impl LineQueue {
@@ -33,29 +48,33 @@ impl LineQueue {
         if lines.closed {
             return;
         }
-        if lines.queue.len() >= LINES_MAX {
-            lines.dropped += 1;
-            return;
+        if lines.queue.len() < LINES_MAX {
+            lines.queue.push_back(Entry::Line(line));
+            self.more.notify_one();
+        } else if let Some(Entry::LeftOut(dropped)) = lines.queue.back_mut() {
+            *dropped += 1;
+        } else {
+            lines.queue.push_back(Entry::LeftOut(1));
         }
-        lines.queue.push_back(line);
-        self.more.notify_one();
     }
 
-    /// The next line, waiting as long as it takes; `None` once it is closed.
-    pub fn next(&self) -> Option<Line> {
+    /// The next line; `None` if none came in this time, or the queue is closed.
+    pub fn next(&self, timeout: Duration) -> Option<Line> {
+        let until = Instant::now() + timeout;
         let mut lines = self.lock();
-        loop {
-            if lines.closed {
-                return None;
+        while !lines.closed {
+            if let Some(entry) = lines.queue.pop_front() {
+                return Some(entry.into_line());
             }
-            if let Some(line) = lines.queue.pop_front() {
-                return Some(line);
-            }
-            if lines.dropped > 0 {
-                return Some(left_out(std::mem::take(&mut lines.dropped)));
-            }
-            lines = self.more.wait(lines).unwrap_or_else(PoisonError::into_inner);
+            let left = until.checked_duration_since(Instant::now())?;
+            lines = self.more.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        None
+    }
+
+    /// Whether there will be no more.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// What is left, without waiting, and ends the reader's wait. Lines that come later are dropped.
@@ -63,7 +82,7 @@ impl LineQueue {
         let mut lines = self.lock();
         lines.closed = true;
         self.more.notify_all();
-        lines.queue.drain(..).collect()
+        lines.queue.drain(..).map(Entry::into_line).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
@@ -91,15 +110,24 @@ mod tests {
         Line { time, level, target: targets::BROKER, text: text.to_owned(), fields: Vec::new() }
     }
 
+    const WAIT: Duration = Duration::from_secs(20);
+
     #[test]
-    fn lines_come_in_order_and_what_does_not_fit_is_counted() {
+    fn lines_come_in_order_and_what_does_not_fit_is_counted_in_its_place() {
         let log = LineQueue::default();
         for n in 0..LINES_MAX + 3 {
             log.push(line(&n.to_string()));
         }
-        let texts: Vec<String> = (0..=LINES_MAX).filter_map(|_| log.next()).map(|line| line.text).collect();
-        assert_eq!(texts[1], "1");
-        assert!(texts[LINES_MAX].starts_with("3 lines of the log were left out"));
+        let mut texts: Vec<String> = (0..2).map(|_| log.next(WAIT).unwrap().text).collect();
+        assert_eq!(texts, ["0", "1"]);
+        log.push(line("later"));
+        log.push(line("one too many"));
+        texts.extend((2..=LINES_MAX).map(|_| log.next(WAIT).unwrap().text));
+        assert!(texts[LINES_MAX].starts_with("3 lines of the log were left out"), "{}", texts[LINES_MAX]);
+        let left: Vec<String> = log.close().into_iter().map(|line| line.text).collect();
+        assert_eq!(left.len(), 2);
+        assert_eq!(left[0], "later");
+        assert!(left[1].starts_with("1 lines of the log were left out"), "{}", left[1]);
     }
 
     #[test]
@@ -107,12 +135,15 @@ mod tests {
         let log = std::sync::Arc::new(LineQueue::default());
         let reader = std::thread::spawn({
             let log = log.clone();
-            move || log.next()
+            move || log.next(WAIT)
         });
+        assert_eq!(log.next(Duration::from_millis(1)), None);
+        assert!(!log.is_closed());
         assert_eq!(log.close(), []);
         assert_eq!(reader.join().unwrap(), None);
         log.push(line("late"));
-        assert_eq!(log.next(), None);
+        assert_eq!(log.next(WAIT), None);
+        assert!(log.is_closed());
         let other = LineQueue::default();
         other.push(line("unread"));
         assert_eq!(other.close().len(), 1);
