@@ -51,7 +51,7 @@ pub struct Cluster {
     controller: Option<i32>,
     brokers: BTreeMap<i32, BrokerInfo>,
     topics: HashMap<String, TopicInfo>,
-    errors: HashMap<String, ErrorCode>,
+    errors: BTreeMap<String, ErrorCode>,
     generation: u64,
 }
 
@@ -111,7 +111,7 @@ impl Cluster {
         self.errors.get(topic).copied()
     }
 
-    /// Every topic that was asked for and refused, in no order.
+    /// Every topic that was asked for and refused, by name.
     pub fn topic_errors(&self) -> impl Iterator<Item = (&str, ErrorCode)> {
         self.errors.iter().map(|(name, code)| (name.as_str(), *code))
     }

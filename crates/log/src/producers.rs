@@ -113,15 +113,9 @@ impl Producers {
 
     /// Makes room for a while: a tenth goes, so that a flood of ids does not sort the table at each one.
     fn forget_most_silent(&mut self) {
-        let mut ages: Vec<i64> = self.by_id.values().map(|p| p.last_append_ms).collect();
-        let tenth = PRODUCERS_MAX / 10;
-        let (_, &mut limit, _) = ages.select_nth_unstable(tenth);
-        let mut left = tenth;
-        self.by_id.retain(|_, p| {
-            let goes = left > 0 && p.last_append_ms <= limit;
-            left -= usize::from(goes);
-            !goes
-        });
+        let mut ages: Vec<(i64, i64)> = self.by_id.iter().map(|(id, p)| (p.last_append_ms, *id)).collect();
+        let (_, &mut limit, _) = ages.select_nth_unstable(PRODUCERS_MAX / 10);
+        self.by_id.retain(|id, p| (p.last_append_ms, *id) >= limit);
     }
 
     /// Forgets producers that were silent for `expiration_ms`.

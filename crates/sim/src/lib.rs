@@ -82,6 +82,7 @@
 //! - what never comes keeps nobody from its records, also when it goes on.
 //!
 //! The same seed does the same on every machine, so a failure is reported by its seed, and [`story`] tells what happened.
+//! Each line of it has four digits that stand for all that has happened up to there, bytes included.
 #![forbid(unsafe_code)]
 
 mod byzantine;

@@ -92,7 +92,8 @@ impl World {
     pub(crate) fn run(&mut self) -> Result<(), String> {
         let limit_ms = self.plan.heal_ms + REST_MS;
         while self.queue.values().any(|event| self.is_awaited(event)) {
-            let Some(((ms, _), event)) = self.queue.pop_first() else { return Ok(()) };
+            let Some(((ms, tie), event)) = self.queue.pop_first() else { return Ok(()) };
+            self.digest(ms ^ tie);
             if ms > limit_ms {
                 return Err(format!("it does not come to rest within {limit_ms} ms: {event:?} is next"));
             }

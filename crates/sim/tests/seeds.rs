@@ -17,6 +17,10 @@ const SECONDS: u64 = 15;
 /// So many seeds run however long they take: with fewer, some fault might be in none of them.
 const SEEDS_MIN: u64 = 1000;
 
+/// Every so many seeds one is simulated twice, and must do the same: else its failures cannot be replayed. Mostly it is the
+/// order of a hash map that shows, which each table of each run has anew.
+const AGAIN_EVERY: u64 = 4;
+
 /// Lines of the story that a failure among many seeds prints.
 const STORY_LINES_MAX: usize = 400;
 
@@ -36,6 +40,16 @@ fn failure(cast: Cast, seed: u64) -> Result<Outcome, String> {
     })
 }
 
+/// The same of a seed that is simulated twice, which must come to the same.
+fn failure_again(cast: Cast, seed: u64) -> Result<Outcome, String> {
+    let outcome = failure(cast, seed)?;
+    if failure(cast, seed) == Ok(outcome) {
+        return Ok(outcome);
+    }
+    Err("it does something else again: compare two of its stories, in which the four digits part first"
+        .to_owned())
+}
+
 fn tell(cast: Cast, seed: u64, lines_max: usize) {
     let story = headrace_sim::story(cast, seed);
     let (plan, rest) = story.split_at(1.min(story.len()));
@@ -47,7 +61,7 @@ fn tell(cast: Cast, seed: u64, lines_max: usize) {
 fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize)>) {
     if let Some(seed) = setting("HEADRACE_SIM_SEED") {
         tell(cast, seed, usize::MAX);
-        failure(cast, seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        failure_again(cast, seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         return;
     }
     let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
@@ -66,7 +80,8 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
                         return;
                     }
                     ran.fetch_add(1, Ordering::Relaxed);
-                    match failure(cast, seed) {
+                    let run = if seed % AGAIN_EVERY == 0 { failure_again } else { failure };
+                    match run(cast, seed) {
                         Ok(outcome) => {
                             for (sum, (_, count)) in sums.lock().unwrap().iter_mut().zip(counts(&outcome)) {
                                 sum.1 += count;
@@ -200,13 +215,4 @@ fn memory_holds() {
             ("readers that went on behind them", outcome.read.passed),
         ]
     });
-}
-
-#[test]
-fn a_seed_does_the_same_again() {
-    for cast in [Cast::Producers, Cast::Consumers, Cast::ShareConsumers, Cast::Direct] {
-        for seed in 1..20 {
-            assert_eq!(failure(cast, seed), failure(cast, seed), "{cast:?}, seed {seed}");
-        }
-    }
 }

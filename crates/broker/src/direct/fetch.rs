@@ -201,7 +201,7 @@ impl<D: Disk> Direct<D> {
     /// The same of all partitions that are read: segments may have been sealed or have gone without a word from anybody.
     pub(crate) fn publish_all(&mut self, context: &mut Context<D>) {
         let mut places: Vec<Place> = self.readers.keys().copied().collect();
-        places.sort_unstable_by_key(|(topic, index)| (topic.0, *index));
+        places.sort_unstable();
         for place in places {
             self.publish(context, place);
         }

@@ -168,7 +168,8 @@ impl<D: Disk> Direct<D> {
     /// A topic has other settings: its rings are taken back where they would be exposed no more, as when a batch is to be synced
     /// before it is acknowledged.
     pub(crate) fn end_unfit_writers(&mut self, context: &mut Context<D>, topic: Uuid) {
-        let places: Vec<Place> = self.sides.keys().filter(|place| place.0 == topic).copied().collect();
+        let mut places: Vec<Place> = self.sides.keys().filter(|place| place.0 == topic).copied().collect();
+        places.sort_unstable();
         for place in places {
             if check_lands(context, &TopicKey::Id(topic), place).is_err() {
                 self.end_side(place);
@@ -282,6 +283,7 @@ impl<D: Disk> Direct<D> {
                 }
             }
         }
+        stuck.sort_unstable();
         for place in stuck {
             self.revoke(place);
         }

@@ -246,7 +246,7 @@ impl FetchSessions {
     fn make_room_for(&mut self, owner: ConnId) {
         let own = || self.sessions.iter().filter(|(_, s)| s.owner == owner);
         if own().count() >= SESSIONS_PER_CONNECTION
-            && let Some(id) = own().min_by_key(|(_, s)| s.last_used).map(|(id, _)| *id)
+            && let Some(id) = own().min_by_key(|(id, s)| (s.last_used, **id)).map(|(id, _)| *id)
         {
             self.close(id);
         }
@@ -256,7 +256,8 @@ impl FetchSessions {
         if self.sessions.len() < self.slots {
             return true;
         }
-        let oldest = self.sessions.iter().min_by_key(|(_, s)| s.last_used).map(|(id, s)| (*id, s.last_used));
+        let oldest =
+            self.sessions.iter().min_by_key(|(id, s)| (s.last_used, **id)).map(|(id, s)| (*id, s.last_used));
         match oldest {
             Some((id, used)) if now.saturating_sub(used) > EVICTION_MS => {
                 self.close(id);

@@ -63,7 +63,7 @@ struct Entry {
 /// All groups of a broker.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    entries: HashMap<Arc<str>, Entry>,
+    entries: BTreeMap<Arc<str>, Entry>,
     deadlines: BTreeSet<(u64, Arc<str>)>,
     limits: Limits,
     /// What members of all groups take.
@@ -92,7 +92,7 @@ impl Groups {
             max_size: usize::try_from(config.group_max_size).unwrap_or(usize::MAX),
         };
         Self {
-            entries: HashMap::new(),
+            entries: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             limits,
             bytes: 0,

@@ -78,7 +78,9 @@ impl<D: Disk> Broker<D> {
     /// The broker is closed.
     pub(super) fn abandon_all(&mut self) {
         self.context.connections.due.clear();
-        for token in self.tasks.keys().copied().collect::<Vec<_>>() {
+        let mut tokens: Vec<_> = self.tasks.keys().copied().collect();
+        tokens.sort_unstable();
+        for token in tokens {
             self.end(token);
         }
     }

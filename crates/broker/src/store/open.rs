@@ -99,7 +99,7 @@ impl<D: Disk> Store<D> {
         };
         let path = config.data_dir.clone();
         let mut dir = LogDir::open(disk.clone(), &path, &identity)?;
-        let mut found: HashMap<(String, i32), PartitionDir> =
+        let mut found: BTreeMap<(String, i32), PartitionDir> =
             dir.partitions()?.into_iter().map(|p| ((p.topic.clone(), p.partition), p)).collect();
         let known = state::load(&disk, &path)?;
         let is_stored = known.is_some();
@@ -192,7 +192,7 @@ impl<D: Disk> Store<D> {
         config: &BrokerConfig,
         dir: &LogDir<D>,
         known: &TopicState,
-        found: &mut HashMap<(String, i32), PartitionDir>,
+        found: &mut BTreeMap<(String, i32), PartitionDir>,
         report: &mut StartReport,
         now: Now,
     ) -> Result<(), BrokerError> {
@@ -267,7 +267,7 @@ impl<D: Disk> Store<D> {
 fn check_topic(
     path: &Path,
     known: &TopicState,
-    found: &HashMap<(String, i32), PartitionDir>,
+    found: &BTreeMap<(String, i32), PartitionDir>,
 ) -> Result<Uuid, BrokerError> {
     let malformed = |what: String| BrokerError::State { path: state::path(path), what };
     let id = known.id.parse();

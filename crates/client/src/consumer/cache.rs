@@ -224,14 +224,18 @@ impl FetchCache {
     pub fn assign(&mut self, partitions: Vec<Assignment>) {
         self.changes += 1;
         let mut wanted = HashMap::with_capacity(partitions.len());
-        for assignment in partitions {
-            wanted.insert(assignment.partition.clone(), assignment);
+        for (at, assignment) in partitions.iter().enumerate() {
+            // Of a partition that is named more than once the last one counts.
+            wanted.insert(assignment.partition.clone(), at);
         }
         let gone: Vec<_> = self.by_name.keys().filter(|p| !wanted.contains_key(*p)).cloned().collect();
         for partition in gone {
             self.remove(&partition);
         }
-        for (partition, Assignment { start, stop, .. }) in wanted {
+        for (at, Assignment { partition, start, stop }) in partitions.into_iter().enumerate() {
+            if wanted.get(&partition) != Some(&at) {
+                continue;
+            }
             match self.by_name.get(&partition).copied() {
                 Some(part) => {
                     let moved = self.slots.get(&part).is_some_and(|slot| slot.stop != stop);
@@ -331,7 +335,10 @@ impl FetchCache {
     /// The partitions that are paused.
     #[must_use]
     pub fn paused(&self) -> Vec<TopicPartition> {
-        self.slots.values().filter(|slot| slot.paused).map(|slot| slot.id.clone()).collect()
+        let paused = self.slots.values().filter(|slot| slot.paused);
+        let mut all: Vec<_> = paused.map(|slot| slot.id.clone()).collect();
+        all.sort();
+        all
     }
 
     /// The partitions that are read.

@@ -69,7 +69,7 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) struct Lookups {
     pending: BTreeMap<u64, Lookup>,
-    ops: HashMap<u64, CallerOp>,
+    ops: BTreeMap<u64, CallerOp>,
     next: u64,
     isolation_level: i8,
     request_timeout_ms: u64,
@@ -84,7 +84,7 @@ impl Lookups {
     pub(super) fn new(isolation_level: i8, request_timeout_ms: u64, backoff: Backoff) -> Lookups {
         Lookups {
             pending: BTreeMap::new(),
-            ops: HashMap::new(),
+            ops: BTreeMap::new(),
             next: 0,
             isolation_level,
             request_timeout_ms,

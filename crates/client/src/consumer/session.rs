@@ -100,7 +100,9 @@ impl Session {
         }
         if !full {
             // Paused, out of room, moved elsewhere: merely left out, they would be sent again and again.
-            for (partition, member) in &self.members {
+            let mut left: Vec<_> = self.members.iter().collect();
+            left.sort_unstable_by_key(|(partition, _)| *partition);
+            for (partition, member) in left {
                 forget(&mut request.forgotten_topics_data, partition, member.topic_id);
             }
         }

@@ -96,8 +96,10 @@ impl Watch {
         let subscribed = readers.membership.iter().filter(|membership| membership.is_subscribed());
         let subscribed = subscribed.flat_map(|membership| membership.member.topics());
         let subscribed = subscribed.map(|topic| (TopicPartition::new(topic.as_str(), 0), None));
-        let missing: Vec<_> =
+        let mut missing: Vec<_> =
             parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
+        // In one order, whatever that of the table is.
+        missing.sort_by(|(a, _), (b, _)| a.cmp(b));
         let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();
         self.unknown.retain(|topic, _| topics.contains(topic.as_str()));
         let mut reported = Vec::new();

@@ -77,6 +77,7 @@ impl World {
     }
 
     pub(super) fn send_at(&mut self, key: u64, way: Way, bytes: Bytes, now_ms: u64) {
+        self.digest_bytes(&bytes);
         let weather = self.weather();
         let Some(conn) = self.conns.get_mut(&key) else { return };
         let pipe = match way {

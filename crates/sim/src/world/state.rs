@@ -206,15 +206,26 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
-        let now_ms = self.now.mono_ms;
+        let (now_ms, digest) = (self.now.mono_ms, self.outcome.digest & 0xffff);
         if let Some(story) = &mut self.story {
-            story.push(format!("{now_ms:>7} ms  {}", line()));
+            story.push(format!("{now_ms:>7} ms  {digest:04x}  {}", line()));
         }
     }
 
     pub(super) fn digest(&mut self, what: u64) {
         self.outcome.digest =
             (self.outcome.digest ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+    }
+
+    /// The order of things in a request or an answer changes nothing for long, but is another run all the same.
+    pub(super) fn digest_bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.digest(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            self.digest(u64::from(*byte));
+        }
     }
 
     pub(super) fn at(&mut self, ms: u64, event: Event) {

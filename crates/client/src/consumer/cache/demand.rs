@@ -75,7 +75,10 @@ impl FetchCache {
     #[must_use]
     pub fn parts_going(&self) -> Vec<PartId> {
         let goes = |slot: &super::Slot| self.held_back || slot.withheld;
-        self.slots.iter().filter(|(_, slot)| goes(slot)).map(|(part, _)| *part).collect()
+        let going = self.slots.iter().filter(|(_, slot)| goes(slot));
+        let mut parts: Vec<_> = going.map(|(part, _)| *part).collect();
+        parts.sort_unstable();
+        parts
     }
 
     /// The next rows of this partition, at most `max_records`. They count as processed only by a later poll.

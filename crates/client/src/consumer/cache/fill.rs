@@ -35,7 +35,7 @@ impl FetchCache {
         })
     }
 
-    /// All partitions.
+    /// All partitions, in no order.
     pub fn views(&self) -> impl Iterator<Item = SlotView> + '_ {
         self.slots.iter().map(|(&part, slot)| {
             let (next, leader_epoch) = slot.end();
@@ -248,6 +248,7 @@ impl FetchCache {
                 }
             }
             opens |= !freed.is_empty();
+            freed.sort_unstable();
             for part in freed {
                 self.queue(part);
             }
@@ -286,14 +287,19 @@ impl FetchCache {
     /// (KIP-320).
     #[must_use]
     pub fn commits(&self, processed_only: bool) -> Vec<CommitOffset> {
-        self.slots.values().filter_map(|slot| slot.commit(processed_only)).collect()
+        let mut all: Vec<_> = self.slots.values().filter_map(|slot| slot.commit(processed_only)).collect();
+        all.sort_unstable_by(|a, b| a.partition.cmp(&b.partition));
+        all
     }
 
     /// The position of each partition that has one, to be committed. Whoever commits takes them when it is asked to: rows
     /// that are handed out before the engine comes to it must not be in them.
     #[must_use]
     pub fn positions(&self) -> Vec<(PartId, CommitOffset)> {
-        self.slots.iter().filter_map(|(part, slot)| Some((*part, slot.commit(false)?))).collect()
+        let known = self.slots.iter().filter_map(|(part, slot)| Some((*part, slot.commit(false)?)));
+        let mut all: Vec<_> = known.collect();
+        all.sort_unstable_by_key(|(part, _)| *part);
+        all
     }
 
     /// Those of partitions that are still read.

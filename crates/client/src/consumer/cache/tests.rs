@@ -188,6 +188,37 @@ fn an_assignment_keeps_what_stays() {
 }
 
 #[test]
+fn what_concerns_many_partitions_is_in_one_order_whatever_that_of_the_table_is() {
+    let mut cache = FetchCache::new(1 << 20, schema());
+    let from = |partition, offset| {
+        let start = Some(StartAt::Offset(offset));
+        Assignment { partition: tp(partition), start, stop: None }
+    };
+    let order = [7, 3, 9, 0, 5, 8, 1, 4, 6, 2];
+    // The last word on a partition counts.
+    cache.assign([from(2, 5)].into_iter().chain(order.map(|partition| from(partition, 1))).collect());
+    let added: Vec<_> = cache.parts().into_iter().map(|(_, name)| name).collect();
+    assert_eq!(added, order.map(tp));
+    assert_eq!(cache.position(&tp(2)).unwrap(), Some(1));
+    let positions = cache.positions();
+    assert_eq!(positions.iter().map(|(_, at)| at.partition.clone()).collect::<Vec<_>>(), order.map(tp));
+    let ascending: Vec<_> = (0..10).map(tp).collect();
+    assert_eq!(cache.commits(false).into_iter().map(|at| at.partition).collect::<Vec<_>>(), ascending);
+    cache.set_paused(&ascending, true).unwrap();
+    assert_eq!(cache.paused(), ascending);
+    // Those that were withheld and hold something are in line again as they were added.
+    cache.set_paused(&ascending, false).unwrap();
+    cache.hold(false, &ascending.iter().cloned().collect());
+    for partition in order {
+        cache.push_chunk(ticket(&cache, partition), chunk(partition, 1, 1));
+    }
+    assert_eq!(cache.parts_going(), cache.parts().into_iter().map(|(part, _)| part).collect::<Vec<_>>());
+    assert!(cache.take(1).is_none());
+    cache.hold(false, &BTreeSet::new());
+    assert_eq!(std::iter::from_fn(|| take(&mut cache, 1)).map(|(p, _)| p).collect::<Vec<_>>(), order);
+}
+
+#[test]
 fn nothing_is_handed_out_while_it_is_held_back() {
     let mut cache = cache_of(1);
     let ticket = ticket(&cache, 0);
