@@ -93,3 +93,21 @@ pub enum LinkAction<F> {
         why: String,
     },
 }
+
+impl<F> LinkAction<F> {
+    /// Over which link, or which one.
+    #[must_use]
+    pub fn link(&self) -> LinkId {
+        match self {
+            Self::ExposeToWrite { link, .. }
+            | Self::ExposeToRead { link, .. }
+            | Self::ExposeFile { link, .. }
+            | Self::End { link, .. }
+            | Self::Acknowledge { link, .. }
+            | Self::Nudge { link }
+            | Self::Join { link, .. }
+            | Self::Carry { link, .. }
+            | Self::Close { link, .. } => *link,
+        }
+    }
+}

@@ -113,42 +113,17 @@ impl<M: MappedLink> MappedEnd<M> {
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
-    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::fd::AsRawFd;
 
     use headrace_broker::Refusal;
+    use headrace_fabric::Memory;
     use headrace_fabric::simulated::{SimControl, SimLink, SimSide, ToPeer, Wire};
-    use headrace_fabric::{Memory, Region};
 
-    use super::super::MappedFile;
+    use super::super::testing::NoFile;
     use super::*;
 
     const LINK: LinkId = LinkId(7);
     const NOW: Now = Now { mono_ms: 1, wall_ms: 1 };
-
-    #[derive(Debug)]
-    struct NoFile;
-
-    impl MappedFile for NoFile {
-        fn region(&self) -> &Region {
-            unreachable!("nothing is mapped by the broker")
-        }
-
-        fn bytes(&self) -> u64 {
-            0
-        }
-    }
-
-    impl LogFile for NoFile {
-        type Mapped = NoFile;
-
-        fn map(&self, _: u64) -> Option<NoFile> {
-            None
-        }
-
-        fn open_read_only(&self) -> std::io::Result<OwnedFd> {
-            Ok(std::fs::File::open("/dev/null")?.into())
-        }
-    }
 
     #[derive(Default)]
     struct Owner {

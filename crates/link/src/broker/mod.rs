@@ -3,8 +3,11 @@
 //! [`BrokerEnd`] owns what this client is exposed to, what it waits to be told, and whether it is to be notified. The broker
 //! owns grants and quotas, and is asked through [`LinkOwner`].
 
+mod ends;
 mod mapped;
 mod remote;
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 use std::io;
@@ -16,6 +19,7 @@ use headrace_fabric::{Endpoint, MappedLink, Note, Region};
 use headrace_log::Disk;
 use headrace_wire::time::Now;
 
+pub use self::ends::{Ends, Join, number_of, place_of};
 use self::mapped::MappedEnd;
 use self::remote::RemoteEnd;
 use crate::LinkFault;

@@ -6,12 +6,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::{fmt, io};
 
-use headrace_broker::{Broker, ConnId, LinkAction, LinkId};
+use headrace_broker::{Broker, ConnId, LinkId};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
 use headrace_fabric::{Endpoint, SystemMemory, Waitable};
-use headrace_link::LinkFault;
-use headrace_link::broker::BrokerEnd;
+use headrace_link::broker::{BrokerEnd, Ends, Join, number_of, place_of};
 use headrace_link::carrier::Carrier;
 use headrace_link::parking::{BrokerPolling, Next};
 use headrace_wire::targets;
@@ -38,21 +37,6 @@ const ARRIVALS_MAX: usize = 64;
 /// What the log says of a client that gets no link.
 const REFUSED: &str = "a client that came for a link is turned away";
 
-struct End {
-    id: LinkId,
-    over: Over,
-}
-
-/// An end of a link, as far as it has come.
-#[expect(clippy::large_enum_variant, reason = "shared memory is not to cost one more look")]
-enum Over {
-    Linked(BrokerEnd<Link, VerbsEndpoint, FileHandle>),
-    /// It will be one over verbs, once a client has asked for it.
-    Offered(Box<Joining>),
-    /// One has, and a thread connects it.
-    Joining,
-}
-
 /// An end that a thread has connected, or could not.
 struct Joined {
     link: LinkId,
@@ -68,7 +52,7 @@ pub(super) struct Links {
     /// Clients may wait there (readiness is told only once).
     acceptable: bool,
     arrivals: Slab<(Arrival, u64)>,
-    ends: Slab<End>,
+    ends: Ends<Link, VerbsEndpoint, FileHandle, Box<Joining>>,
     /// Made for connections, and not taken yet.
     carriers: Vec<(ConnId, Carrier<VerbsEndpoint>)>,
     /// Threads that connect ends, and what they say.
@@ -76,9 +60,6 @@ pub(super) struct Links {
     joined_to: Sender<Joined>,
     joined: Receiver<Joined>,
     waker: Arc<Waker>,
-    /// Those that a client has.
-    live: usize,
-    made: u64,
     device: Option<Arc<Device>>,
     registry: Registry,
     polling: BrokerPolling,
@@ -103,14 +84,12 @@ impl Links {
             listener: None,
             acceptable: false,
             arrivals: Slab::new(),
-            ends: Slab::new(),
+            ends: Ends::default(),
             carriers: Vec::new(),
             joining: 0,
             joined_to,
             joined,
             waker,
-            live: 0,
-            made: 0,
             device: None,
             registry: registry.try_clone()?,
             polling: BrokerPolling::new(spin_us),
@@ -150,12 +129,8 @@ impl Links {
                 Joining::new(device, Options::default(), random).map_err(|error| error.to_string())
             });
         let offer = made.map(|joining| {
-            self.made += 1;
-            let entry = self.ends.vacant_entry();
-            let id = LinkId((self.made << 20) | entry.key() as u64);
             let hello = joining.hello().to_vec();
-            entry.insert(End { id, over: Over::Offered(Box::new(joining)) });
-            (id, hello)
+            (self.ends.offer(Box::new(joining)), hello)
         });
         if let Err(why) = &offer {
             self.log("no end of a link over RDMA can be offered", None, why);
@@ -169,27 +144,24 @@ impl Links {
             return;
         }
         if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
-            let link = link.map(|link| link.0 >> 20);
+            let link = link.map(number_of);
             tracing::debug!(target: targets::LINK, link, %error, suppressed, "{what}");
         }
     }
 
     /// A client has a link now.
-    fn linked(&mut self, link: LinkId, over: &str) {
-        self.live += 1;
+    fn log_linked(&mut self, link: LinkId, over: &str) {
         if let Some(suppressed) = self.arrived.pass(self.clock.now()) {
-            tracing::info!(target: targets::LINK, link = link.0 >> 20, over, suppressed, "a client is linked");
+            tracing::info!(target: targets::LINK, link = number_of(link), over, suppressed, "a client is linked");
         }
     }
 
     /// Connects an end that was offered, on a thread of its own: the system may look for the peer's address for a second.
-    fn join(&mut self, broker: &mut Broker<FileDisk>, key: usize, hello: Vec<u8>, carries: Option<ConnId>) {
-        let Some(end) = self.ends.get_mut(key) else { return };
-        let Over::Offered(joining) = std::mem::replace(&mut end.over, Over::Joining) else { return };
-        let link = end.id;
+    fn join(&mut self, broker: &mut Broker<FileDisk>, join: Join<Box<Joining>>) {
+        let Join { link, offer, hello, carries } = join;
         let (to, waker) = (self.joined_to.clone(), self.waker.clone());
         let work = move || {
-            let made = joining.join(&hello).map_err(|error| error.to_string());
+            let made = offer.join(&hello).map_err(|error| error.to_string());
             // A broker that has ended meanwhile wants to know nothing any more.
             let _ = to.send(Joined { link, carries, made });
             let _ = waker.wake();
@@ -208,14 +180,11 @@ impl Links {
             && let Ok(Joined { link, carries, made }) = self.joined.try_recv()
         {
             self.joining -= 1;
-            let key = key_of(link);
-            // One that was given up meanwhile has left its place to another.
-            let is = |end: &End| end.id == link && matches!(end.over, Over::Joining);
-            if !self.ends.get(key).is_some_and(is) {
+            if !self.ends.is_joining(link) {
                 continue;
             }
             if let Some(conn) = carries {
-                self.ends.remove(key);
+                self.ends.remove(link);
                 let made = made
                     .and_then(|end| Carrier::new(end, &mut SystemMemory).map_err(|error| error.to_string()));
                 if let Err(why) = &made {
@@ -229,24 +198,25 @@ impl Links {
                 }
                 continue;
             }
-            let made = made.and_then(|end| self.watch_verbs(key, end));
+            let made = made.and_then(|end| self.watch_verbs(place_of(link), end));
             if let Err(why) = &made {
                 self.log("no link over RDMA could be made", Some(link), why);
             }
             let said = made.as_ref().map(|end| end.limits().adds).map_err(Clone::clone);
             let wanted = broker.handle_joined(now, link, said);
-            match (made, self.ends.get_mut(key)) {
-                (Ok(verbs), Some(end)) if wanted => {
-                    end.over = Over::Linked(BrokerEnd::remote(link, verbs));
-                    self.linked(link, "verbs");
-                }
-                _ => drop(self.ends.try_remove(key)),
+            if wanted
+                && let Ok(verbs) = made
+                && self.ends.joined(link, verbs)
+            {
+                self.log_linked(link, "verbs");
+            } else {
+                self.ends.remove(link);
             }
         }
     }
 
-    fn watch_verbs(&self, key: usize, end: VerbsEndpoint) -> Result<VerbsEndpoint, String> {
-        let (raw, token) = (end.wakers().0.as_raw_fd(), Token(LINKS + 2 * key + 1));
+    fn watch_verbs(&self, place: usize, end: VerbsEndpoint) -> Result<VerbsEndpoint, String> {
+        let (raw, token) = (end.wakers().0.as_raw_fd(), Token(LINKS + 2 * place + 1));
         let watched = self.registry.register(&mut SourceFd(&raw), token, Interest::READABLE);
         watched.map_err(|error| error.to_string()).map(|()| end)
     }
@@ -270,13 +240,13 @@ impl Links {
     ) {
         self.polling.stir(clock.micros());
         if let Some(number) = token.0.checked_sub(LINKS) {
-            let key = number / 2;
+            let place = number / 2;
             if number % 2 == 1 {
-                if let Some(link) = self.mapped(key) {
+                if let Some((_, link)) = self.mapped(place) {
                     link.drain_bell();
                 }
             } else {
-                self.control(broker, key);
+                self.control(broker, place);
             }
         } else if let Some(key) = token.0.checked_sub(ARRIVALS) {
             self.hello(broker, registry, key);
@@ -334,67 +304,51 @@ impl Links {
             Ok(None) => return,
             Err(error) => return self.log(REFUSED, None, &error),
         };
-        self.made += 1;
-        let entry = self.ends.vacant_entry();
-        let key = entry.key();
-        let id = LinkId((self.made << 20) | key as u64);
-        if !broker.handle_link(id, token) {
-            return self.log(REFUSED, Some(id), &"no client was promised one with this token");
-        }
-        let watched = arrival.welcome(RING_NOTES).map_err(io::Error::other).and_then(|link| {
-            // What the socket does not take at once goes when it is writable again.
-            let both = Interest::READABLE | Interest::WRITABLE;
-            for (bell, fd, interest) in [(0, link.socket(), both), (1, link.bell(), Interest::READABLE)] {
-                let token = Token(LINKS + 2 * key + bell);
-                registry.register(&mut SourceFd(&fd.as_raw_fd()), token, interest)?;
+        let promised = self.ends.link(|id| {
+            if !broker.handle_link(id, token) {
+                return Err((REFUSED, io::Error::other("no client was promised one with this token")));
             }
-            Ok(link)
-        });
-        match watched {
-            Ok(link) => {
-                entry.insert(End { id, over: Over::Linked(BrokerEnd::mapped(id, link)) });
-                self.linked(id, "shm");
-            }
-            Err(error) => {
-                self.log("no link could be made", Some(id), &error);
+            watch(registry, place_of(id), arrival).map(|link| BrokerEnd::mapped(id, link)).map_err(|error| {
                 broker.handle_unlinked(id);
-            }
+                ("no link could be made", error)
+            })
+        });
+        match promised {
+            Ok(id) => self.log_linked(id, "shm"),
+            Err((id, (what, error))) => self.log(what, Some(id), &error),
         }
     }
 
     /// The link of an end that is one over shared memory.
-    fn mapped(&mut self, key: usize) -> Option<&mut Link> {
-        match &mut self.ends.get_mut(key)?.over {
-            Over::Linked(end) => end.mapped_link(),
-            Over::Offered(_) | Over::Joining => None,
-        }
+    fn mapped(&mut self, place: usize) -> Option<(LinkId, &mut Link)> {
+        let end = self.ends.at(place)?;
+        Some((end.id(), end.mapped_link()?))
     }
 
     /// What a client says over its socket; but for its end there is nothing that it could say. And what waits to be told it.
-    fn control(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
-        while let Some(link) = self.mapped(key) {
+    fn control(&mut self, broker: &mut Broker<FileDisk>, place: usize) {
+        while let Some((id, link)) = self.mapped(place) {
             match link.control() {
                 Ok(None) => {
                     let Err(error) = link.flush() else { return };
-                    self.drop_end(broker, key, &error);
+                    self.drop_end(broker, id, &error);
                 }
                 Ok(Some(_)) => {}
-                Err(error) => self.drop_end(broker, key, &error),
+                Err(error) => self.drop_end(broker, id, &error),
             }
         }
     }
 
-    fn drop_end(&mut self, broker: &mut Broker<FileDisk>, key: usize, why: &dyn fmt::Display) {
-        if let Some(end) = self.ends.try_remove(key) {
-            self.log("a client's link has ended", Some(end.id), why);
-            self.live -= usize::from(!matches!(end.over, Over::Offered(_) | Over::Joining));
-            broker.handle_unlinked(end.id);
+    fn drop_end(&mut self, broker: &mut Broker<FileDisk>, link: LinkId, why: &dyn fmt::Display) {
+        if self.ends.remove(link) {
+            self.log("a client's link has ended", Some(link), why);
+            broker.handle_unlinked(link);
         }
     }
 
     /// Takes what clients have written, a bounded number of times; whether there was anything.
     pub(super) fn turns(&mut self, broker: &mut Broker<FileDisk>, clock: Clock) -> bool {
-        if self.live == 0 {
+        if self.ends.are_idle() {
             return false;
         }
         let mut round = self.polling.begin(clock.micros());
@@ -416,26 +370,21 @@ impl Links {
 
     /// Notifies those who are parked and were told something.
     fn notify_owed(&mut self) {
-        for (_, end) in &mut self.ends {
-            if let Over::Linked(end) = &mut end.over {
-                end.notify_owed();
-            }
-        }
+        self.ends.linked().for_each(BrokerEnd::notify_owed);
     }
 
     /// One note of each, so that it is answered before the next is taken.
     fn turn(&mut self, broker: &mut Broker<FileDisk>, now: Now) -> bool {
         let mut came = false;
         let mut lost = Vec::new();
-        for (key, end) in &mut self.ends {
-            let Over::Linked(end) = &mut end.over else { continue };
+        for end in self.ends.linked() {
             match end.poll(now, broker) {
                 Ok(any) => came |= any,
-                Err(fault) => lost.push((key, fault)),
+                Err(fault) => lost.push((end.id(), fault)),
             }
         }
-        for (key, fault) in lost {
-            self.drop_end(broker, key, &fault);
+        for (link, fault) in lost {
+            self.drop_end(broker, link, &fault);
         }
         came
     }
@@ -448,30 +397,12 @@ impl Links {
 
     fn act_on_all(&mut self, broker: &mut Broker<FileDisk>) {
         while let Some(action) = broker.poll_link_action() {
-            let id = match &action {
-                LinkAction::ExposeToWrite { link, .. }
-                | LinkAction::ExposeToRead { link, .. }
-                | LinkAction::ExposeFile { link, .. }
-                | LinkAction::End { link, .. }
-                | LinkAction::Acknowledge { link, .. }
-                | LinkAction::Nudge { link }
-                | LinkAction::Join { link, .. }
-                | LinkAction::Carry { link, .. }
-                | LinkAction::Close { link, .. } => *link,
-            };
-            let key = key_of(id);
-            let Some(end) = self.ends.get_mut(key).filter(|end| end.id == id) else { continue };
-            let (hello, carries) = match action {
-                LinkAction::Join { hello, .. } => (hello, None),
-                LinkAction::Carry { hello, conn, .. } => (hello, Some(conn)),
-                action => {
-                    if let Err(fault) = act_on(broker, end, action) {
-                        self.drop_end(broker, key, &fault);
-                    }
-                    continue;
-                }
-            };
-            self.join(broker, key, hello, carries);
+            let link = action.link();
+            match self.ends.act(action, broker) {
+                Ok(None) => {}
+                Ok(Some(join)) => self.join(broker, join),
+                Err(fault) => self.drop_end(broker, link, &fault),
+            }
         }
         if broker.wants_offer() {
             self.offer(broker);
@@ -482,7 +413,7 @@ impl Links {
     pub(super) fn park(&mut self, clock: Clock) -> bool {
         let now = clock.now();
         self.arrivals.retain(|_, (_, until)| *until > now.mono_ms);
-        if self.live == 0 {
+        if self.ends.are_idle() {
             return true;
         }
         if self.polling.is_stirred(clock.micros()) {
@@ -491,35 +422,26 @@ impl Links {
         }
         // One that has failed is dropped at the next turn.
         let mut sleeps = true;
-        for (_, end) in &mut self.ends {
-            if let Over::Linked(end) = &mut end.over {
-                sleeps &= end.park().unwrap_or(false);
-            }
+        for end in self.ends.linked() {
+            sleeps &= end.park().unwrap_or(false);
         }
         sleeps
     }
 
     /// The thread is awake: nobody need notify it.
     pub(super) fn unpark(&mut self) {
-        for (_, end) in &mut self.ends {
-            if let Over::Linked(end) = &mut end.over {
-                end.unpark();
-            }
-        }
+        self.ends.linked().for_each(BrokerEnd::unpark);
     }
 }
 
-fn key_of(id: LinkId) -> usize {
-    usize::try_from(id.0 & 0xF_FFFF).unwrap_or(usize::MAX)
-}
-
-fn act_on(
-    broker: &mut Broker<FileDisk>,
-    end: &mut End,
-    action: LinkAction<FileHandle>,
-) -> Result<(), LinkFault> {
-    match &mut end.over {
-        Over::Linked(end) => end.act(action, broker),
-        Over::Offered(_) | Over::Joining => Err(LinkError::Gone.into()),
+/// Welcomes a client, and has the loop wake for what comes of it.
+fn watch(registry: &Registry, place: usize, arrival: Arrival) -> io::Result<Link> {
+    let link = arrival.welcome(RING_NOTES).map_err(io::Error::other)?;
+    // What the socket does not take at once goes when it is writable again.
+    let both = Interest::READABLE | Interest::WRITABLE;
+    for (bell, fd, interest) in [(0, link.socket(), both), (1, link.bell(), Interest::READABLE)] {
+        let token = Token(LINKS + 2 * place + bell);
+        registry.register(&mut SourceFd(&fd.as_raw_fd()), token, interest)?;
     }
+    Ok(link)
 }
