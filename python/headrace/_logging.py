@@ -22,6 +22,8 @@ _Entry = tuple[int, int, float, str, dict[str, int | str]]
 
 END_TIMEOUT_S = 1.0
 """How long the end of the process, and a fork, wait for handlers."""
+FORK_S = 0.005
+"""How long the next line waits for a fork, which would not get in between two otherwise."""
 LEVELS_S = 1.0
 """How long a change of levels may go unnoticed."""
 
@@ -44,6 +46,8 @@ class _Writer:
         while not self._lines.is_closed():
             line = self._lines.next(LEVELS_S)
             if line is not None:
+                if _forks:
+                    time.sleep(FORK_S)
                 _write(line)
             if time.monotonic() >= due:
                 with _lock:
@@ -88,8 +92,8 @@ def _look_at_levels() -> None:
 def _level(logger: logging.Logger) -> int:
     try:
         level = max(logger.getEffectiveLevel(), logger.manager.disable + 1)
-    except Exception:  # noqa: BLE001  (a class of the user's, or a level that is no number: it can log nothing either)
-        level = logging.CRITICAL + 1
+    except Exception:  # noqa: BLE001  (a class of the user's, or a level that is no number: its first line says so)
+        level = logging.WARNING
     # `logging.disable(sys.maxsize)` is more than a native number holds.
     return min(max(level, 0), logging.CRITICAL + 1)
 
@@ -97,6 +101,8 @@ def _level(logger: logging.Logger) -> int:
 _lock = threading.Lock()
 _writing = threading.RLock()
 """Held while a line is logged. A fork waits for it: its child would have the lock of a file that is written to."""
+_forks: Final[list[int]] = []
+"""Threads that wait for it to fork."""
 _writer: _Writer | None = None
 
 
@@ -112,8 +118,12 @@ def attend() -> None:
 
 
 def _before_fork() -> None:
-    # A handler may take for ever, and may be what forks.
-    _local.waited = (_writing, _writing.acquire(timeout=END_TIMEOUT_S))
+    _forks.append(threading.get_ident())
+    try:
+        # A handler may take for ever, and may be what forks.
+        _local.waited = (_writing, _writing.acquire(timeout=END_TIMEOUT_S))
+    finally:
+        _forks.pop()
 
 
 def _in_parent() -> None:
@@ -126,6 +136,7 @@ def _in_child() -> None:
     """Another thread of the parent may have held the locks."""
     global _lock, _writing
     _lock, _writing = threading.Lock(), threading.RLock()
+    _forks.clear()
 
 
 def end() -> None:

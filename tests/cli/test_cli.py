@@ -129,6 +129,10 @@ def test_files_in_and_out(run, topic, tmp_path):
     assert "column" in run("produce", topic, "--file", tmp_path / "rows.csv", status=1)
     run("produce", topic, "--file", tmp_path / "rows.csv", "--as-json")
     assert run("consume", topic, "--from", "earliest", "--max", 3).splitlines()[-1] == '{"a": 1, "b": 2}'
+    parquet.write_table(pa.table({"n": [1, 2], "raw": pa.array([b"text", b"\xff"], pa.binary())}), source)
+    run("produce", topic, "--file", source, "--as-json")
+    last = run("consume", topic, "--from", "earliest", "--max", 5).splitlines()[-2:]
+    assert [json.loads(line) for line in last] == [{"n": 1, "raw": "text"}, {"n": 2, "raw": {"base64": "/w=="}}]
 
 
 def awkward(count):

@@ -104,6 +104,11 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield {name: _plain(value) for name, value in row.items()}
 
 
+def in_json(value: object) -> Any:
+    """What JSON has no kind for: bytes as `json_rows` has them, all else as a text."""
+    return _plain(value) if isinstance(value, (bytes, datetime)) else str(value)
+
+
 def _plain(value: object) -> Any:
     if isinstance(value, bytes):
         try:

@@ -114,7 +114,7 @@ def _file(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
             message = f"--key-column {options.key_column}: a row has only {', '.join(row)}"
             raise ValueError(message)
         keys.append(_key(row.get(options.key_column)))
-        values.append(json.dumps(row, default=str).encode())
+        values.append(json.dumps(row, default=_rows.in_json).encode())
         if len(values) == _LINES_PER_BATCH:
             yield _pairs(keys, values)
             keys, values = [], []
@@ -129,7 +129,7 @@ def _pairs(keys: list[bytes | None], values: list[bytes]) -> pa.RecordBatch:
 def _key(cell: Any) -> bytes | None:
     if cell is None or isinstance(cell, bytes):
         return cell
-    return (cell if isinstance(cell, str) else json.dumps(cell, default=str)).encode()
+    return (cell if isinstance(cell, str) else json.dumps(cell, default=_rows.in_json)).encode()
 
 
 def _objects(path: Path) -> Iterable[dict[str, Any]]:
