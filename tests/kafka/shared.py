@@ -1,7 +1,8 @@
 """One Apache Kafka for all the processes of a test run.
 
-pytest-xdist's controller has it started when a worker asks for the first time, and stops it when all workers are done:
-a worker of its own could end before the others. Workers ask over a socket whose address and key come with their input.
+pytest-xdist's controller starts it when a worker asks for the first time, and stops it when all workers are done: one
+that a worker has started would end with that worker. Workers ask over a socket; its address and key come with their
+input.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Of most kinds: as many as a person reads.
+    /// Lines a second that pass of most kinds.
     pub const LINES_PER_S: u32 = 20;
 
     /// Lets `lines_per_s` lines pass each second.

@@ -6,11 +6,12 @@ mod open;
 pub(crate) mod retention;
 mod state;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use headrace_log::{AppendError, Checkpoint, Disk, DiskError, Log, LogDir, LogError, LogMarks, OpenMode};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;

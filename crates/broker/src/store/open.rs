@@ -1,9 +1,10 @@
 //! Opening a data directory: what is in it, and what had to be repaired.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_log::{Disk, Identity, LogDir, LogError, OpenMode, PartitionDir, Recovery};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;

@@ -72,7 +72,7 @@ impl<M: MappedLink, E: Endpoint, F: LogFile, O> Ends<M, E, F, O> {
         LinkId((self.made << PLACE_BITS) | self.places.vacant_key() as u64)
     }
 
-    /// Makes a linked end, which is told its id.
+    /// Makes a linked end; `make` gets its id.
     ///
     /// # Errors
     /// That of `make`: there is no such end.
@@ -140,13 +140,13 @@ impl<M: MappedLink, E: Endpoint, F: LogFile, O> Ends<M, E, F, O> {
                 return end.act(action, owner).map(|()| None);
             }
         };
-        if !matches!(end.state, State::Offered(_)) {
-            return Ok(None);
+        match std::mem::replace(&mut end.state, State::Joining) {
+            State::Offered(offer) => Ok(Some(Join { link, offer, hello, carries })),
+            other => {
+                end.state = other;
+                Ok(None)
+            }
         }
-        Ok(match std::mem::replace(&mut end.state, State::Joining) {
-            State::Offered(offer) => Some(Join { link, offer, hello, carries }),
-            State::Linked(_) | State::Joining => None,
-        })
     }
 
     /// Whether an end is being connected, and was not given up meanwhile.

@@ -1,7 +1,8 @@
 //! The broker's end of a link: carries out what the broker wants done over it, and hands on what its client does.
 //!
 //! [`BrokerEnd`] owns what this client is exposed to, what it waits to be told, and whether it is to be notified. The broker
-//! owns grants and quotas, and is asked through [`LinkOwner`].
+//! owns grants and quotas, and is asked through [`LinkOwner`]. [`Ends`] are all that a thread has, also those that are not
+//! linked yet.
 
 mod ends;
 mod mapped;
