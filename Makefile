@@ -11,6 +11,9 @@ VENV := .venv
 STAMPS := $(VENV)/stamps
 DEPS := .deps
 export BIN := $(CURDIR)/$(VENV)/bin
+# Tests start hundreds of interpreters: what Python has compiled is kept, apart from the sources.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/target/pycache
+unexport PYTHONDONTWRITEBYTECODE
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MAVEN := mvn --quiet --batch-mode -Dstyle.color=never
@@ -41,11 +44,11 @@ demo: need-demo $(STAMPS)/demo $(STAMPS)/native ## real traffic: producer, broke
 	@$(SPARK_ENV) $(BIN)/headrace demo $(ARGS)
 
 .PHONY: test
-test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## every lint and every test; what CI runs
+test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/registry/.stamp guest ## every lint and every test; what CI runs
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: full
-full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
+full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/registry/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: check
@@ -139,6 +142,14 @@ $(DEPS)/connector.cp: benches/peers/connector-pom.xml
 	$(call say,Spark's own Kafka connector through Maven)
 	@mkdir -p $(DEPS)
 	@$(MAVEN) -f $< dependency:build-classpath -Dmdep.includeScope=runtime -Dmdep.outputFile=$(CURDIR)/$@
+
+# A registry that is not ours, with Confluent's REST API.
+$(DEPS)/registry/.stamp: tests/values/registry-pom.xml
+	$(call say,Apicurio Registry through Maven)
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@$(MAVEN) -f $< dependency:unpack-dependencies -DoutputDirectory=$(CURDIR)/$(@D) \
+	  -DmarkersDirectory=$(CURDIR)/$(@D)/markers
+	@touch $@
 
 # The connector is published for Spark 4.2.0; both sides of that bench run on it.
 $(DEPS)/pyspark-4.2/.stamp: $(STAMPS)/venv

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import headrace as hr
+from benches.peers import orders
 from benches.peers.meter import Meter, Sample, arguments
 
 if TYPE_CHECKING:
     from headrace._options import OptionValue
+    from headrace.values import Format
 
 BATCH_ROWS = 20_000
 TIMEOUT_SECONDS = 30.0
 
 
-def consume(bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
+def consume(bootstrap: str, topic: str, partitions: int, records: int, value: Format | None = None) -> Sample:
     """One pass over a topic, every batch a `pyarrow.RecordBatch`; offsets are checked to be without a gap."""
     positions = dict.fromkeys(range(partitions), 0)
     meter = Meter()
     seen = 0
-    with hr.Consumer(bootstrap, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+    with hr.Consumer(bootstrap, auto_offset_reset="earliest", enable_auto_commit=False, value=value) as consumer:
         consumer.assign([(topic, number) for number in range(partitions)])
         while seen < records:
             batch = consumer.poll(timeout=TIMEOUT_SECONDS, max_records=None)
@@ -74,12 +76,14 @@ def block(size: int, partition: int = 0) -> pa.RecordBatch:
     return pa.record_batch({"value": values, "partition": pa.array([partition] * rows, pa.int32())})
 
 
-def send_all(producer: hr.Producer, topic: str, batch: pa.RecordBatch, records: int) -> None:
+def send_all(
+    producer: hr.Producer, topic: str, batch: pa.RecordBatch, records: int, value: Format | None = None
+) -> None:
     """Sends `batch` again and again until `records` are sent, and waits for the last acknowledgement."""
     left = records
     while left > 0:
         part = batch if left >= batch.num_rows else batch.slice(0, left)
-        producer.send_arrow(topic, part)
+        producer.send_arrow(topic, part, value=value)
         left -= part.num_rows
     producer.flush()
 
@@ -113,13 +117,46 @@ def produce(
         return meter.sample()
 
 
+def produce_block(
+    bootstrap: str, topic: str, records: int, batch: pa.RecordBatch, value: Format | None = None
+) -> Sample:
+    """Sends a batch again and again, up to the last acknowledgement."""
+    meter = Meter()
+    with hr.Producer(bootstrap, acks="1", linger_ms=5, enable_idempotence=False, batch_size=128 << 10) as producer:
+        meter.start()
+        send_all(producer, topic, batch, records, value)
+        meter.count(records, 0)
+        return meter.sample()
+
+
 def main() -> None:
     """Entry point."""
-    o = arguments(__doc__, "consume", "read", "produce")
+    o = arguments(
+        __doc__,
+        "consume",
+        "consume-avro",
+        "consume-json",
+        "read",
+        "produce",
+        "produce-avro",
+        "produce-json",
+        "encode-avro",
+    )
     if o.what == "produce":
         limits = {"batch_bytes": o.batch_bytes, "in_flight": o.in_flight, "connect_first": o.connect_first}
         limits["compression"] = o.compression
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, **limits)
+    elif o.what == "produce-avro":
+        sample = produce_block(o.bootstrap, o.topic, o.records, orders.block())
+    elif o.what == "encode-avro":
+        sample = produce_block(o.bootstrap, o.topic, o.records, orders.columns(), hr.Avro(orders.SCHEMA))
+    elif o.what == "produce-json":
+        sample = produce_block(o.bootstrap, o.topic, o.records, orders.json_block())
+    elif o.what == "consume-json":
+        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, hr.Json(orders.COLUMNS))
+    elif o.what == "consume-avro":
+        avro = hr.Avro(orders.SCHEMA, schemas={orders.ID: orders.SCHEMA})
+        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, avro)
     elif o.what == "read":
         sample = read(o.bootstrap, o.topic, o.partitions, o.records)
     else:

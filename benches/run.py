@@ -36,6 +36,7 @@ from benches import (
     startup,
     streams,
     two_sided,
+    values,
 )
 from benches.harness import Row, compare, compare_cpu, in_turns, program, say
 from benches.peers import rdkafka
@@ -258,6 +259,7 @@ GROUPS = {
     "direct-spark": direct_spark.rows,
     "two-sided": two_sided.rows,
     "broker": broker,
+    "values": values.rows,
 }
 
 

@@ -45,7 +45,7 @@ def test_consume_confluent_to_arrow(
 ) -> None:
     """The peer most of our users come from."""
     where = filled(cluster, topic, size, count, partitions)
-    sample = benchmark.pedantic(confluent.consume, where, {"arrow": True}, rounds=3, warmup_rounds=1)
+    sample = benchmark.pedantic(confluent.consume, where, {"build": confluent.to_arrow}, rounds=3, warmup_rounds=1)
     assert 0 < sample.records < count
 
 

@@ -35,6 +35,7 @@ def test_open_batches(benchmark: BenchmarkFixture, cluster: Cluster, topic: str,
         assert BUFFER_BYTES // memory.BATCH_BYTES <= counted < PARTITIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", memory.CLIENTS)
 def test_trickle(benchmark: BenchmarkFixture, cluster: Cluster, topic: str, client: str) -> None:
     """A record a second to each partition: only `full` has no memory for it."""
@@ -44,6 +45,7 @@ def test_trickle(benchmark: BenchmarkFixture, cluster: Cluster, topic: str, clie
     assert (footprint.refused > 0) == (client == "full")
 
 
+@pytest.mark.slow
 def test_full_load_beside_a_trickle(benchmark: BenchmarkFixture, cluster: Cluster, topic: str) -> None:
     """All that was sent is there, once: what was measured, the block after it, and the record that connects."""
     cluster.create_topic(topic)

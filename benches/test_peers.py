@@ -91,7 +91,7 @@ def test_runners_count_what_they_do(apache_kafka, topic):
         # The first batch of a consumer is not counted: only its size is unknown.
         for read in (
             java.consume(bootstrap, topic, 1, 40_000),
-            confluent.consume(bootstrap, topic, 1, 40_000, arrow=True),
+            confluent.consume(bootstrap, topic, 1, 40_000, confluent.to_arrow),
             raw_fetch.measure(bootstrap, topic, 1, 40_000),
         ):
             assert 0 <= read.records < 40_000

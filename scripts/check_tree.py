@@ -109,8 +109,9 @@ def lost_names(files: list[Path]) -> Iterator[str]:
 
 
 def dotted(text: str) -> tuple[int, ...]:
-    """A version for comparison."""
-    return tuple(int(part) for part in text.split("."))
+    """A version for comparison: 1.89 is 1.89.0."""
+    major, minor, patch = (int(part) for part in [*text.split("."), "0", "0"][:3])
+    return major, minor, patch
 
 
 def minimal_rust() -> Iterator[str]:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from itertools import cycle, islice, repeat
+from typing import TYPE_CHECKING
+
+import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
+from benches.peers import orders
 from benches.peers.meter import Meter, Sample, arguments
 from benches.peers.rdkafka import CONSUMER, PRODUCER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 BATCH_RECORDS = 20_000
 TIMEOUT_SECONDS = 30.0
@@ -28,7 +40,24 @@ def to_arrow(messages: list[Message]) -> pa.RecordBatch:
     )
 
 
-def consume(bootstrap: str, topic: str, partitions: int, records: int, *, arrow: bool) -> Sample:
+def deserializer(topic: str) -> Callable[[list[Message]], pa.RecordBatch]:
+    """Orders to Arrow, with a registry in this process that is never asked twice."""
+    registry = SchemaRegistryClient.new_client({"url": "mock://orders"})
+    assert registry.register_schema(f"{topic}-value", Schema(orders.TEXT, "AVRO")) == orders.ID
+    to_dict, context = AvroDeserializer(registry), SerializationContext(topic, MessageField.VALUE)
+    return lambda messages: pa.RecordBatch.from_pylist([to_dict(message.value(), context) for message in messages])
+
+
+def from_json(loads: Callable[[bytes], object]) -> Callable[[list[Message]], pa.RecordBatch]:
+    """Orders to Arrow, by one of Python's readers of JSON."""
+    return lambda messages: pa.RecordBatch.from_pylist(
+        [loads(message.value() or b"") for message in messages], schema=orders.COLUMNS
+    )
+
+
+def consume(
+    bootstrap: str, topic: str, partitions: int, records: int, build: Callable[[list[Message]], pa.RecordBatch] | None
+) -> Sample:
     """One pass over a topic."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
     consumer = Consumer({**settings, **CONSUMER})
@@ -42,25 +71,20 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int, *, arrow:
             raise RuntimeError(f"nothing for {TIMEOUT_SECONDS} s after {seen} of {records} records")
         if messages[0].error():
             raise RuntimeError(str(messages[0].error()))
-        batch = to_arrow(messages) if arrow else None
+        batch = build(messages) if build else None
         seen += len(messages)
         if not meter.running:
             meter.start()
         else:
-            meter.count(len(messages), batch.column("value").nbytes if batch is not None else 0)
+            meter.count(len(messages), batch.nbytes if batch is not None else 0)
     sample = meter.sample()
     consumer.close()
     return sample
 
 
-def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int) -> Sample:
-    """`produce` for every record, the way its users write it."""
-    settings = {"bootstrap.servers": bootstrap, "acks": "1", "batch.size": batch_bytes}
-    producer = Producer({**settings, **PRODUCER, "queue.buffering.max.messages": 1_000_000})
-    value = b"x" * size
-    meter = Meter()
-    meter.start()
-    for _ in range(records):
+def send_all(producer: Producer, topic: str, values: Iterable[bytes | None]) -> None:
+    """`produce` for every record, the way its users write it, and the last acknowledgement."""
+    for value in values:
         while True:
             try:
                 producer.produce(topic, value, partition=0)
@@ -70,17 +94,52 @@ def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes:
                 break
     if producer.flush(TIMEOUT_SECONDS) != 0:
         raise RuntimeError("not everything was delivered")
+
+
+def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int) -> Sample:
+    """`produce` for every record, the way its users write it."""
+    settings = {"bootstrap.servers": bootstrap, "acks": "1", "batch.size": batch_bytes}
+    producer = Producer({**settings, **PRODUCER, "queue.buffering.max.messages": 1_000_000})
+    value = b"x" * size
+    meter = Meter()
+    meter.start()
+    send_all(producer, topic, repeat(value, records))
     meter.count(records, records * size)
+    return meter.sample()
+
+
+def produce_orders(bootstrap: str, topic: str, records: int) -> Sample:
+    """Orders that are dicts at first, through AvroSerializer, up to the last acknowledgement."""
+    registry = SchemaRegistryClient.new_client({"url": "mock://orders"})
+    serialized, context = AvroSerializer(registry, orders.TEXT), SerializationContext(topic, MessageField.VALUE)
+    settings = {"bootstrap.servers": bootstrap, "acks": "1", "batch.size": 128 << 10}
+    producer = Producer({**settings, **PRODUCER, "queue.buffering.max.messages": 1_000_000})
+    given = list(orders.orders())
+    meter = Meter()
+    meter.start()
+    send_all(producer, topic, (serialized(order, context) for order in islice(cycle(given), records)))
+    meter.count(records, 0)
     return meter.sample()
 
 
 def main() -> None:
     """Entry point."""
-    o = arguments(__doc__, "consume", "consume-arrow", "produce")
+    o = arguments(
+        __doc__, "consume", "consume-arrow", "consume-avro", "consume-json", "consume-orjson", "produce", "produce-avro"
+    )
     if o.what == "produce":
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
+    elif o.what == "produce-avro":
+        sample = produce_orders(o.bootstrap, o.topic, o.records)
     else:
-        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, arrow=o.what == "consume-arrow")
+        build = {
+            "consume": None,
+            "consume-arrow": to_arrow,
+            "consume-avro": deserializer(o.topic),
+            "consume-json": from_json(json.loads),
+            "consume-orjson": from_json(orjson.loads),
+        }[o.what]
+        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, build)
     print(sample.line())
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches.peers.meter import Sample
+from benches.peers.orders import TEXT as ORDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,14 +72,44 @@ def session(jars: str) -> SparkSession:
     return spark
 
 
-def read(spark: SparkSession, form: str, bootstrap: str, topic: str) -> DataFrame:
+def read(spark: SparkSession, form: str, where: tuple[str, str], more: dict[str, str] | None = None) -> DataFrame:
     """The whole topic."""
     reader = (
         spark.read.format(form.partition("-")[0])
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", topic)
+        .option("kafka.bootstrap.servers", where[0])
+        .option("subscribe", where[1])
     )
-    return reader.option("startingOffsets", "earliest").options(**TUNED[form]).load()
+    return reader.option("startingOffsets", "earliest").options(**TUNED[form], **(more or {})).load()
+
+
+def orders(spark: SparkSession, form: str, where: tuple[str, str], kind: str, registry: str) -> DataFrame:
+    """The amounts and quantities of orders: by our source, and by Spark's own functions behind its connector."""
+    from pyspark.sql import functions  # noqa: PLC0415 -- PYTHONPATH decides at run time
+    from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 -- as above
+    from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType  # noqa: PLC0415 -- as above
+
+    if form == "headrace":
+        if kind == "avro":
+            given = {"value.format": "avro", "schema.registry.url": registry}
+        else:
+            schema = StructType([StructField("amount", DoubleType()), StructField("quantity", IntegerType())])
+            given = {"value.format": "json", "value.schema": schema.json()}
+        chosen = {"value.columns": "amount,quantity", "columns": "value"}
+        return read(spark, form, where, {**given, **chosen}).select("value.amount", "value.quantity")
+    raw = read(spark, form, where)
+    if kind == "avro":
+        column = from_avro(functions.expr("substring(value, 6)"), ORDER)
+    else:
+        column = functions.from_json(functions.col("value").cast("string"), "amount double, quantity int")
+    return raw.select(column.alias("value")).select("value.amount", "value.quantity")
+
+
+def act_on_orders(frame: DataFrame, records: int) -> None:
+    """Adds them up, and looks whether all were there."""
+    from pyspark.sql import functions  # noqa: PLC0415 -- PYTHONPATH decides at run time
+
+    row = frame.select(functions.sum("amount"), functions.sum("quantity"), functions.count("amount")).collect()[0]
+    assert row[2] == records, f"{row[2]} rows of {records}"
 
 
 def act(frame: DataFrame, action: str, records: int) -> None:
@@ -101,6 +132,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--formats", nargs="+", choices=list(TUNED), default=["headrace", "kafka"])
     parser.add_argument("--jars", default="", help="the connector's jars, comma separated")
+    parser.add_argument("--orders", choices=["avro", "json"], help="the topic holds orders; their amounts are added up")
+    parser.add_argument("--registry", default="", help="url of the registry that has the schema of orders")
     options = parser.parse_args()
     spark = session(options.jars)
     if set(options.formats) != {"kafka"}:
@@ -108,11 +141,18 @@ def main() -> None:
 
         spark.dataSource.register(HeadraceDataSource)
     for number in range(options.rounds + 1):  # the first round warms up and is not reported
-        for action in ("noop", "sum"):
+        for action in ("noop", "sum") if options.orders is None else (options.orders,):
             for form in options.formats:
-                frame = read(spark, form, options.bootstrap, options.topic)
+                where = (options.bootstrap, options.topic)
+                if options.orders is None:
+                    frame = read(spark, form, where)
+                else:
+                    frame = orders(spark, form, where, options.orders, options.registry)
                 cpu, began = tree_cpu_seconds(), time.perf_counter()
-                act(frame, action, options.records)
+                if options.orders is None:
+                    act(frame, action, options.records)
+                else:
+                    act_on_orders(frame, options.records)
                 seconds = time.perf_counter() - began
                 sample = Sample(options.records, 0, seconds, tree_cpu_seconds() - cpu)
                 if number > 0:

@@ -17,29 +17,39 @@ from headrace.errors import KafkaError
 
 if TYPE_CHECKING:
     from headrace import aio
+    from headrace._columns import bad_rows
     from headrace.admin import Admin, NewTopic
     from headrace.broker import Broker
     from headrace.consumer import Consumer
     from headrace.producer import Producer
     from headrace.reading import Read, read
+    from headrace.registry import SchemaRegistry
     from headrace.share import AcknowledgeType, ShareConsumer
+    from headrace.values import Avro, Json, Text, decode, encode
 
 __version__ = "0.1.0"
 __all__ = [
     "AcknowledgeType",
     "Admin",
+    "Avro",
     "Broker",
     "Consumer",
     "GroupMetadata",
+    "Json",
     "KafkaError",
     "NewTopic",
     "Producer",
     "Read",
     "RecordMetadata",
+    "SchemaRegistry",
     "ShareConsumer",
+    "Text",
     "TopicPartition",
     "__version__",
     "aio",
+    "bad_rows",
+    "decode",
+    "encode",
     "read",
 ]
 
@@ -47,13 +57,20 @@ __all__ = [
 _LAZY = {
     "AcknowledgeType": "headrace.share",
     "Admin": "headrace.admin",
+    "Avro": "headrace.values",
     "Broker": "headrace.broker",
     "Consumer": "headrace.consumer",
+    "Json": "headrace.values",
     "NewTopic": "headrace.admin",
     "Producer": "headrace.producer",
     "Read": "headrace.reading",
+    "SchemaRegistry": "headrace.registry",
     "ShareConsumer": "headrace.share",
+    "Text": "headrace.values",
     "aio": "headrace.aio",
+    "bad_rows": "headrace._columns",
+    "decode": "headrace.values",
+    "encode": "headrace.values",
     "read": "headrace.reading",
 }
 

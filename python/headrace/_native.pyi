@@ -12,14 +12,18 @@ from headrace.errors import KafkaError
 __all__ = [
     "Admin",
     "Attempt",
+    "AvroDecoder",
+    "AvroEncoder",
     "Awaiting",
     "AwaitingShare",
     "Batches",
     "Broker",
     "Chunks",
+    "Column",
     "Consumer",
     "Deliveries",
     "Empty",
+    "JsonDecoder",
     "LogLines",
     "Producer",
     "RangeReader",
@@ -28,15 +32,19 @@ __all__ = [
     "SeenRecords",
     "ShareConsumer",
     "Taken",
+    "TextDecoder",
     "TimeCounts",
     "TokenReply",
     "Upload",
     "ValueMaker",
+    "avro_incompatibilities",
     "call_after_stop",
+    "check_avro",
     "count_records",
     "fail_exit",
     "forget_calls",
     "log_targets",
+    "schema_ids",
     "set_log_levels",
 ]
 
@@ -166,6 +174,7 @@ class Consumer:
     @property
     def troubled(self) -> bool: ...
     def empty(self) -> Empty: ...
+    def begin_poll(self) -> None: ...
     def subscribe(self, topics: Sequence[str]) -> None: ...
     def subscribe_pattern(self, pattern: str) -> None: ...
     def assign(self, partitions: Sequence[_Partition]) -> None: ...
@@ -339,6 +348,46 @@ class TimeCounts:
     def __new__(cls) -> TimeCounts: ...
     def add(self, begins_ns: int | pa.Int64Array, ends_ns: int | pa.Int64Array, times: int = 1) -> None: ...
     def take(self) -> bytes | None: ...
+
+@final
+class AvroDecoder:
+    def __new__(
+        cls,
+        reader: str,
+        references: Sequence[str],
+        columns: Sequence[str] | None,
+        writers: Sequence[tuple[int, str]] | None,
+    ) -> AvroDecoder: ...
+    def with_writer(
+        self, number: int, schema: str, references: Sequence[str], why: str | None = None
+    ) -> AvroDecoder: ...
+    def missing(self, rows: object) -> list[int]: ...
+    def decode(self, rows: object) -> tuple[Column, list[tuple[int, str, str]]]: ...
+
+@final
+class AvroEncoder:
+    def __new__(cls, schema: str, references: Sequence[str]) -> AvroEncoder: ...
+    def encode(self, columns: object, number: int | None) -> Column: ...
+
+@final
+class JsonDecoder:
+    def __new__(cls, of: object) -> JsonDecoder: ...
+    def decode(self, rows: object) -> tuple[Column, list[tuple[int, str, str]]]: ...
+
+@final
+class TextDecoder:
+    def __new__(cls, name: str) -> TextDecoder: ...
+    def decode(self, rows: object) -> tuple[Column, list[tuple[int, str, str]]]: ...
+
+def schema_ids(rows: object) -> Column: ...
+def check_avro(schema: str, references: Sequence[str]) -> None: ...
+def avro_incompatibilities(
+    reader: tuple[str, Sequence[str]], writer: tuple[str, Sequence[str]]
+) -> list[tuple[str, str, str]]: ...
+
+@final
+class Column:
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
 
 @final
 class SeenRecords:

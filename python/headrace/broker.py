@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from headrace.registry.server import RegistryServer
+
 PORT_MAX = 65535
 """The highest number of a port."""
 
@@ -74,6 +76,7 @@ class Broker:
         """Takes over a started broker; users call `start`."""
         self._native = native
         self._temporary = temporary
+        self._registry: RegistryServer | None = None
         self._process = os.getpid()
         _running.add(self)
 
@@ -84,6 +87,8 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        registry: bool = False,
+        registry_port: int = 0,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> Self:
@@ -95,15 +100,20 @@ class Broker:
                 time may use a folder.
             host: address to listen on.
             port: port to listen on; 0 picks a free one.
+            registry: whether a schema registry goes with it, at `registry_url`, with the part of Confluent's REST API
+                that clients use. It keeps its schemas in the broker's topic ``_schemas``. For tests, development and
+                one machine: it asks for no login.
+            registry_port: port that it listens on; 0 picks a free one.
             config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``; docs/broker.md lists
                 them.
             **options: the same as keywords, with underscores for the dots.
 
         Raises:
             BrokerStartError: the port is taken, the folder cannot be used, or another broker uses it.
+            SchemaRegistryError: the registry's port is taken, or its topic holds something else.
             ConfigError: a setting or argument is unknown or out of range; the message names it.
         """
-        _check_arguments(data_dir, host, port)
+        _check_arguments(data_dir, host, port=port, registry_port=registry_port)
         settings = pairs(None, config, options)
         temporary = None
         if data_dir is None:
@@ -115,12 +125,27 @@ class Broker:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
-        return cls(native, temporary)
+        broker = cls(native, temporary)
+        if registry:
+            # It needs the clients, which a broker does not.
+            from headrace.registry.server import RegistryServer  # noqa: PLC0415
+
+            try:
+                broker._registry = RegistryServer(broker.bootstrap_servers, host, registry_port)
+            except BaseException:
+                broker.stop()
+                raise
+        return broker
 
     @property
     def bootstrap_servers(self) -> str:
         """``host:port`` for a client's ``bootstrap.servers``."""
         return self._native.bootstrap_servers
+
+    @property
+    def registry_url(self) -> str | None:
+        """The address of its schema registry, for `SchemaRegistry`; None without one."""
+        return None if self._registry is None else self._registry.url
 
     @property
     def is_running(self) -> bool:
@@ -168,6 +193,15 @@ class Broker:
         if self._process != os.getpid():
             return
         try:
+            # While the broker runs: what the registry was asked for is written to it.
+            registry, self._registry = self._registry, None
+            if registry is not None:
+                registry.stop()
+        finally:
+            self._stop_native()
+
+    def _stop_native(self) -> None:
+        try:
             self._native.stop()
         finally:
             if self._temporary is not None:
@@ -190,15 +224,16 @@ class Broker:
         return f"<headrace.Broker {self.bootstrap_servers} {state}>"
 
 
-def _check_arguments(data_dir: object, host: object, port: object) -> None:
+def _check_arguments(data_dir: object, host: object, **ports: object) -> None:
     """Names the argument that cannot be, before anything is made."""
     wrong = None
     if data_dir is not None and not isinstance(data_dir, (str, bytes, os.PathLike)):
         wrong = f"data_dir takes the path of a folder, not {type(data_dir).__name__}"
     elif not isinstance(host, str) or not host:
         wrong = f"host takes a name or an address, not {host!r}"
-    elif not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= PORT_MAX:
-        wrong = f"port takes a whole number from 0 (any that is free) to {PORT_MAX}, not {port!r}"
+    for name, port in ports.items():
+        if wrong is None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= PORT_MAX):
+            wrong = f"{name} takes a whole number from 0 (any that is free) to {PORT_MAX}, not {port!r}"
     if wrong is not None:
         raise ConfigError(wrong, name="INVALID_CONFIG")
 

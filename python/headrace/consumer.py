@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -13,20 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from headrace import _native
+from headrace._columns import Columns, Stop, row_at
 from headrace._commits import Commits
 from headrace._listener import Listener
 from headrace._options import OptionValue, Servers, pairs
 from headrace._process import CLIENTS, at_end, check_process
 from headrace._types import GroupMetadata, TopicPartition
-from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
+from headrace.errors import ConfigError, KafkaTimeoutError, SchemaRegistryError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
     from headrace.errors import KafkaError
+    from headrace.values import Format
 
 _log = logging.getLogger("headrace.consumer")
 _Found = TypeVar("_Found")
@@ -54,6 +57,8 @@ class Consumer:
             by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them, and docs/security.md describes ``oauth_cb``, the
             only one that is a function.
+        key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
+        value: what values are, such as `headrace.Avro` (docs/values.md).
         **options: the same as keywords with underscores.
 
     Raises:
@@ -64,9 +69,14 @@ class Consumer:
         self,
         bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
+        *,
+        key: Format | None = None,
+        value: Format | None = None,
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
+        self._columns = Columns.of(key, value)
+        self._stopped: KafkaError | None = None
         self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
         self._process = os.getpid()
         self._subscribed = False
@@ -116,6 +126,7 @@ class Consumer:
         """
         self._not_within_callback("subscribe")
         names, pattern = subscription(topics)
+        self._bind([] if pattern is not None else names)
         self._listener = Listener.of(on_assigned, on_revoked, on_lost)
         self._native.listen(self._listener is not None)
         if pattern is not None:
@@ -127,6 +138,8 @@ class Consumer:
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, from their committed offsets, or else as ``auto.offset.reset`` says."""
         chosen = list(partitions)
+        if chosen:
+            self._bind({partition[0] for partition in chosen})
         self._native.assign(chosen)
         self._reads = bool(chosen)
 
@@ -139,6 +152,7 @@ class Consumer:
             self._native.unsubscribe()
             self._native.listen(on=False)
             self._subscribed = self._reads = False
+            self._stopped = None
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are being read."""
@@ -159,15 +173,21 @@ class Consumer:
             KafkaError: the broker's error, with topic and partition.
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
+            DecodeError: the next row's key or value is not of its format; `seek` past it to go on. The rows before it
+                were returned.
             UsageError: nothing is subscribed or assigned.
         """
         if not self._reads:
             self._refuse_to_poll()
+        if self._stopped is not None:
+            self._raise_stopped()
         plain = self._listener is None and not self._commits
         rows = self._native.poll(timeout, max_records) if plain else self._poll(timeout, max_records)
         if self._native.troubled:
             self._tell_troubles()
-        return self._no_rows() if rows is None else rows
+        if rows is None:
+            return self._no_rows()
+        return rows if self._columns is None else self._decoded([rows])[0]
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Returns one batch for each partition that has rows ready; waits up to ``timeout`` for the first.
@@ -179,10 +199,60 @@ class Consumer:
         """
         if not self._reads:
             self._refuse_to_poll()
+        if self._stopped is not None:
+            self._raise_stopped()
         plain = self._listener is None and not self._commits
         found = self._native.poll_all(timeout, max_records) if plain else self._poll_all(timeout, max_records)
         self._tell_troubles()
+        return self._decoded(found)
+
+    def _bind(self, topics: Collection[str]) -> None:
+        self._stopped = None
+        if self._columns is not None:
+            self._columns.bind(topics)
+            self._empty = None
+
+    def _raise_stopped(self) -> None:
+        """Raises what cut the last batches, unless the caller has moved since."""
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            self._native.begin_poll()
+            raise stopped
+
+    def _decoded(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The batches with their columns. Where a row is to be raised, its partition goes on from there.
+
+        Raises:
+            DecodeError: such a row is all that there is; else the next poll raises it.
+        """
+        if self._columns is None:
+            return batches
+        found: list[pa.RecordBatch] = []
+        first: KafkaError | None = None
+        for batch in batches:
+            try:
+                rows, stop = self._columns.decoded(batch)
+            except SchemaRegistryError as error:
+                # Its rows come again, when the registry may answer.
+                rows, stop = batch.slice(0, 0), row_at(batch, 0, error)
+            except BaseException:
+                for each in batches:
+                    self._go_back(row_at(each, 0, None))
+                raise
+            if rows.num_rows:
+                found.append(rows)
+            if stop is not None:
+                self._go_back(stop)
+                first = first or stop.error
+        if first is not None and not found:
+            raise first
+        self._stopped = first
         return found
+
+    def _go_back(self, stop: Stop) -> None:
+        # A partition that has gone to another member meanwhile has its rows there.
+        with contextlib.suppress(UsageError):
+            self._native.seek(stop.partition, stop.offset)
 
     def _refuse_to_poll(self, hint: str = "") -> None:
         check_process(self._process)
@@ -202,14 +272,17 @@ class Consumer:
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Continues from ``offset`` in that partition; what was fetched of it is dropped."""
+        self._stopped = None
         self._native.seek((partition[0], partition[1]), offset)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Continues from the earliest offset; by default in every assigned partition."""
+        self._stopped = None
         self._native.seek_to_beginning(self._or_all(partitions))
 
     def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Continues from the end of the log; by default in every assigned partition."""
+        self._stopped = None
         self._native.seek_to_end(self._or_all(partitions))
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -463,7 +536,8 @@ class Consumer:
 
     def _no_rows(self) -> pa.RecordBatch:
         if self._empty is None:
-            self._empty = pa.record_batch(self._native.empty())
+            empty = pa.record_batch(self._native.empty())
+            self._empty = empty if self._columns is None else self._columns.decoded(empty)[0]
         return self._empty
 
 

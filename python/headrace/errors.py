@@ -26,6 +26,8 @@ __all__ = [
     "RecordError",
     "Retriable",
     "SchemaError",
+    "SchemaRegistryError",
+    "SchemaRegistryUnavailableError",
     "TlsError",
     "TransactionAbortedError",
     "UsageError",
@@ -73,6 +75,29 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 class SchemaError(KafkaError, ValueError):
     """Arrow data has a column that cannot be sent, or lacks one."""
+
+
+class DecodeError(KafkaError, ValueError):
+    """A key or value could not be decoded: its bytes are damaged, or were written with another schema.
+
+    From a client, `topic`, `partition` and `offset` say of which record: `Consumer.seek` past it to go on.
+    """
+
+    row: int | None = None
+    """The row's number among those that were decoded, from 0."""
+    field: str | None = None
+    """The field as a path such as ``items[].price``; empty for the value itself."""
+
+
+class SchemaRegistryError(KafkaError):
+    """A schema registry has no such schema, refuses a request, or answers what cannot be understood."""
+
+    status: int | None = None
+    """The status of HTTP, such as 404 where there is no such schema."""
+
+
+class SchemaRegistryUnavailableError(SchemaRegistryError, Retriable):
+    """A schema registry did not answer in time."""
 
 
 class TransactionAbortedError(KafkaError):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
     from headrace._types import GroupMetadata, RecordMetadata
+    from headrace.values import Format
 
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -199,16 +200,46 @@ class Producer:
         return future
 
     @overload
-    def send_arrow(self, topic: str | None, data: Any, *, results: Literal[False] = False) -> Future[int]: ...
+    def send_arrow(
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: Literal[False] = False,
+        key: Format | None = None,
+        value: Format | None = None,
+    ) -> Future[int]: ...
 
     @overload
-    def send_arrow(self, topic: str | None, data: Any, *, results: Literal[True]) -> Future[pa.RecordBatch]: ...
+    def send_arrow(
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: Literal[True],
+        key: Format | None = None,
+        value: Format | None = None,
+    ) -> Future[pa.RecordBatch]: ...
 
     @overload
-    def send_arrow(self, topic: str | None, data: Any, *, results: bool) -> Future[int] | Future[pa.RecordBatch]: ...
+    def send_arrow(
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: bool,
+        key: Format | None = None,
+        value: Format | None = None,
+    ) -> Future[int] | Future[pa.RecordBatch]: ...
 
     def send_arrow(
-        self, topic: str | None, data: Any, *, results: bool = False
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: bool = False,
+        key: Format | None = None,
+        value: Format | None = None,
     ) -> Future[int] | Future[pa.RecordBatch]:
         """Queues every row of Arrow data; returns when all rows are in the buffer.
 
@@ -226,6 +257,9 @@ class Producer:
                 the index that pandas adds (``__index_level_0__``), and ``topic`` if the argument is given;
                 ``partition`` is not ignored.
             results: return the outcome of each row. Costs up to 56 bytes per row until the future is done.
+            key: as ``value``, for the column ``key``.
+            value: a format such as `Avro`, in which structs of the column ``value`` are encoded before anything is
+                sent; a null is a tombstone. With a registry the schema is registered for the topic.
 
         Returns:
             A future of the number of rows, done when the broker has acknowledged all of them; it raises the first
@@ -245,6 +279,10 @@ class Producer:
                 Not with ``results``.
         """
         arrow_checked(data)
+        if key is not None or value is not None:
+            from headrace.values.sending import encoded  # noqa: PLC0415  (where something is encoded)
+
+            data = encoded(data, topic, key=key, value=value)
         future: _Sent[Any] = _Sent.of(self)
         self._results |= results
         self._native.send_arrow(topic, data, future, results)
@@ -387,10 +425,14 @@ class Producer:
             KafkaError: a record sent since the last flush failed, or was not acknowledged in time, and its future was
                 never asked.
         """
+        self._end(timeout)
+        self._raise_failure()
+
+    def _end(self, timeout: float) -> None:
+        """`close`, which leaves what has failed for others to raise."""
         self._closed = True
         _open.discard(self)
         self._native.close(timeout)
-        self._raise_failure()
 
     def _settle(self) -> None:
         """Waits until the futures of all that has ended are set; not within a callback, which they may be behind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from headrace import _native
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from headrace._columns import Columns
+    from headrace.values import Format
+
 Bound: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | Mapping[int, int]"
 
 
@@ -23,20 +27,27 @@ class Read:
     Created by `read`.
     """
 
-    def __init__(self, native: _native.Read) -> None:
+    def __init__(self, native: _native.Read, columns: Columns | None) -> None:
         """Takes over a prepared read; users call `read`."""
         self._native = native
+        self._columns = columns
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
         import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
 
-        return pa.schema(self._native)
+        raw = pa.schema(self._native)
+        return raw if self._columns is None else self._columns.schema(raw)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The batches in turn; rows of one batch are of one partition, in the order of their offsets."""
-        return batches(self._native.batches())
+        """The batches in turn; rows of one batch are of one partition, in the order of their offsets.
+
+        Raises:
+            DecodeError: a key or value is not of its format; the rows of the partition before it have come.
+        """
+        found = batches(self._native.batches())
+        return found if self._columns is None else chain.from_iterable(map(self._columns.parts, found))
 
     def read_all(self) -> pa.Table:
         """All rows as one table, which must fit in memory."""
@@ -46,6 +57,13 @@ class Read:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow C stream, for duckdb, polars, pandas and others; requesting another schema is not supported."""
+        if self._columns is not None:
+            import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
+
+            stream: object = pa.RecordBatchReader.from_batches(self.schema, iter(self)).__arrow_c_stream__(
+                requested_schema
+            )
+            return stream
         return self._native.__arrow_c_stream__(requested_schema)
 
 
@@ -57,6 +75,8 @@ def read(
     end: Bound = "latest",
     partitions: Iterable[int] | None = None,
     config: Mapping[str, OptionValue] | None = None,
+    key: Format | None = None,
+    value: Format | None = None,
     **options: OptionValue,
 ) -> Read:
     """Reads a range of a topic, without a group.
@@ -71,6 +91,8 @@ def read(
             begins.
         partitions: the partitions to read; by default all, or those named in ``start``.
         config: consumer options by Kafka's names, and ``oauth_cb`` (docs/security.md).
+        key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
+        value: what values are, such as `headrace.Avro` (docs/values.md).
         **options: the same as keywords, such as ``include_headers=True``.
 
     Returns:
@@ -85,7 +107,14 @@ def read(
     chosen = None if partitions is None else sorted(set(partitions))
     if chosen is None and isinstance(start, Mapping):
         chosen = sorted(start)
-    return Read(_native.Read(settings, topic, chosen, _bound("start", start), _bound("end", end)))
+    columns = None
+    if key is not None or value is not None:
+        from headrace._columns import Columns  # noqa: PLC0415  (it takes pyarrow)
+
+        columns = Columns.of(key, value)
+        if columns is not None:
+            columns.bind([topic])
+    return Read(_native.Read(settings, topic, chosen, _bound("start", start), _bound("end", end)), columns)
 
 
 def _bound(name: str, bound: object) -> tuple[str, int, dict[int, int]]:

@@ -12,17 +12,20 @@ import pyarrow as pa
 
 from headrace import _native
 from headrace._acknowledgements import AcknowledgeType, How, marks
+from headrace._columns import Columns
 from headrace._commits import Commits
 from headrace._options import OptionValue, Servers, pairs
 from headrace._process import CLIENTS, at_end, check_process
 from headrace._types import TopicPartition
-from headrace.errors import KafkaError, UsageError
+from headrace.errors import KafkaError, SchemaRegistryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from headrace.values import Format
 
 _log = logging.getLogger("headrace.share")
 _decisions = logging.getLogger("headrace.share.decisions")
@@ -59,6 +62,9 @@ class ShareConsumer:
         bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
             by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them.
+        key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
+        value: what values are, such as `headrace.Avro` (docs/values.md). A share
+            consumer takes formats with ``on_error`` ``"null"`` or ``"column"``.
         **options: the same as keywords with underscores.
 
     Raises:
@@ -70,9 +76,15 @@ class ShareConsumer:
         self,
         bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
+        *,
+        key: Format | None = None,
+        value: Format | None = None,
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
+        self._columns = Columns.of(key, value, may_raise=False)
+        # What was taken and not handed out, since its schemas were not found or it is too much for one batch.
+        self._raw: list[pa.RecordBatch] = []
         self._native = _native.ShareConsumer(pairs(bootstrap_servers, config, options))
         self._topics: list[str] = []
         self._process = os.getpid()
@@ -97,9 +109,15 @@ class ShareConsumer:
             UsageError: no topic is given, or something that is not a name.
         """
         names = topic_names(topics)
+        self._bind(names)
         self._native.subscribe(names)
         self._topics = names
         self._reads = True
+
+    def _bind(self, topics: list[str]) -> None:
+        if self._columns is not None:
+            self._columns.bind(topics)
+            self._empty = None
 
     def unsubscribe(self) -> None:
         """Leaves the group. Rows that were returned can still be acknowledged; all other held records are released."""
@@ -133,9 +151,13 @@ class ShareConsumer:
                 not acknowledged.
         """
         self._check_reads()
-        rows = self._native.poll(timeout, max_records)
-        self._tell()
-        return self._no_rows() if rows is None else rows
+        if not self._raw:
+            rows = self._native.poll(timeout, max_records)
+            self._tell()
+            if rows is None or self._columns is None:
+                return self._no_rows() if rows is None else rows
+            self._raw = [rows]
+        return self._handed_out(1)[0]
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Returns all batches that are ready, each of one partition; waits up to ``timeout`` for the first.
@@ -143,8 +165,35 @@ class ShareConsumer:
         ``max_records`` limits the rows of all batches together.
         """
         self._check_reads()
-        found = self._native.poll_all(timeout, max_records)
-        self._tell()
+        if not self._raw:
+            found = self._native.poll_all(timeout, max_records)
+            self._tell()
+            if self._columns is None:
+                return found
+            self._raw = found
+        return self._handed_out(sys.maxsize)
+
+    def _handed_out(self, most: int) -> list[pa.RecordBatch]:
+        """At most so many of the batches that were taken, with their columns.
+
+        Raises:
+            SchemaRegistryError: the first needs a schema that cannot be had now; they stay for the next poll.
+        """
+        if self._columns is None:
+            found, self._raw = self._raw[:most], self._raw[most:]
+            return found
+        found, before = [], list(self._raw)
+        try:
+            while self._raw and len(found) < most:
+                rows, stop = self._columns.decoded(self._raw[0])
+                self._raw[:1] = [] if stop is None else [self._raw[0].slice(rows.num_rows)]
+                found.append(rows)
+        except SchemaRegistryError:
+            if not found:
+                raise
+        except BaseException:
+            self._raw = before
+            raise
         return found
 
     def acknowledge(self, rows: Any, how: How = "accept", *, otherwise: str | int = "release") -> None:
@@ -182,6 +231,7 @@ class ShareConsumer:
             are not raised. Partitions with nothing to acknowledge are left out. Acknowledgements that an earlier poll
             has sent are not part of this commit; if they were refused, the logger ``headrace.share`` has a warning.
         """
+        self._refuse_raw()
         results = results_of(self._native.commit(timeout))
         self._tell()
         return results
@@ -195,6 +245,7 @@ class ShareConsumer:
                 is raised by that call. Without a callback errors are logged as warnings by the logger
                 ``headrace.share``.
         """
+        self._refuse_raw()
         given: object = callback
         if given is not None and not callable(given):
             message = f"callback is called with the results: {type(given).__name__} cannot be"
@@ -233,7 +284,8 @@ class ShareConsumer:
     def _close(self, timeout: float, *, finished: bool) -> None:
         _open.discard(self)
         try:
-            self._native.close(timeout, finished)
+            # Rows that nobody has seen go to another member.
+            self._native.close(timeout, finished and not self._raw)
         finally:
             self._tell()
 
@@ -280,6 +332,11 @@ class ShareConsumer:
         if raised is not None:
             raise raised
 
+    def _refuse_raw(self) -> None:
+        if self._raw:
+            message = "rows that were taken are still to be handed out: poll before commit"
+            raise UsageError(message, name="ILLEGAL_STATE")
+
     def _check_reads(self) -> None:
         # After `unsubscribe` polls go on: what they gave before is still to be acknowledged.
         if not self._reads:
@@ -289,7 +346,8 @@ class ShareConsumer:
 
     def _no_rows(self) -> pa.RecordBatch:
         if self._empty is None:
-            self._empty = pa.record_batch(self._native.empty())
+            empty = pa.record_batch(self._native.empty())
+            self._empty = empty if self._columns is None else self._columns.decoded(empty)[0]
         return self._empty
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 COMMAND = Path(sys.executable).parent / "headrace"
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 90
 
 
 class BrokerProcess:
@@ -28,12 +28,19 @@ class BrokerProcess:
         data: the data folder; what the process prints goes to a file beside it.
         settings: broker settings, `NAME=VALUE`.
         before: called in the new process before the command takes it over.
+        options: further options of the command.
     """
 
-    def __init__(self, data: Path, *settings: str, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *settings: str,
+        before: Callable[[], None] = lambda: None,
+        options: tuple[str, ...] = (),
+    ) -> None:
         self.port = free_ports(1)[0]
         self.data = data
-        self.settings = [part for setting in settings for part in ("-c", setting)]
+        self.settings = [*options, *(part for setting in settings for part in ("-c", setting))]
         self.before = before
         self.output = data.parent / f"{data.name}.out"
         self.started_in_seconds = 0.0

@@ -177,6 +177,7 @@ def test_a_server_that_does_not_speak_kafka_is_named(answer):
         server.close()
 
 
+@pytest.mark.slow
 def test_a_topic_deleted_while_it_is_read(servers, made, topic):
     doomed = f"{topic}-doomed"
     with hr.Admin(servers) as admin, hr.Producer(servers) as producer:

@@ -41,10 +41,12 @@ def test_ten_thousand_partitions_and_five_thousand_segments_with_a_thousand_desc
         with hr.Producer(servers) as producer:
             for p in written:
                 producer.send("wide", b"%d" % p, partition=p)
+            producer.flush()
         # Each record is a batch that is later than the one before by more than a segment may last.
         with hr.Producer(servers, batch_size=1) as producer:
             for n in range(SEGMENTS):
                 producer.send("deep", b"%05d" % n, partition=0, timestamp=1_700_000_000_000 + 10 * n)
+            producer.flush()
         expected["deep"] = [(0, b"%05d" % n) for n in range(SEGMENTS)]
         assert len(list((data / "deep-0").glob("*.log"))) == SEGMENTS
         for life in range(2):

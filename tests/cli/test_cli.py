@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 import headrace as hr
 from headrace.cli import COMMANDS, main
+from headrace.cli._common import printable, table
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_a_demo_without_its_packages_says_what_to_install(package, capsys, monke
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_topic_from_its_making_to_its_end(run, topic):
     assert run("topic", "create", topic, "--partitions", 2).startswith(f"created {topic} with 2 partition(s)")
     assert topic in run("topic", "list").split()
@@ -172,6 +174,7 @@ def rows_of(servers, topic):
     return table.drop_columns(["topic", "offset", "timestampType"]).to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".json", ".ndjson"])
 def test_what_consume_writes_produce_takes_back(run, embedded_broker, topic, tmp_path, ending):
     servers, copy, path = embedded_broker.bootstrap_servers, f"{topic}-copy", tmp_path / f"records{ending}"
@@ -186,6 +189,7 @@ def test_what_consume_writes_produce_takes_back(run, embedded_broker, topic, tmp
     assert len(rows_of(servers, topic)) == 200
 
 
+@pytest.mark.slow
 def test_printed_json_is_a_file_as_well(run, embedded_broker, topic, tmp_path):
     run("topic", "create", topic)
     with hr.Producer(embedded_broker.bootstrap_servers) as producer:
@@ -237,6 +241,7 @@ def test_numbers_and_objects_in_files_are_texts(run, topic, tmp_path):
     assert "ends in none of" in run("consume", topic, "--until-end", "--output", "x.xls", status=1)
 
 
+@pytest.mark.slow
 def test_lines_go_out_as_they_come(embedded_broker, topic):
     servers = embedded_broker.bootstrap_servers
     with hr.Admin(servers) as admin:
@@ -292,6 +297,14 @@ def test_errors_are_one_line(run, topic):
         "headrace produce: --file /no/such.csv: there is no such file\n"
     )
     assert "linger.msx" in run("produce", topic, "-X", "linger.msx=1", stdin="x\n", status=1)
+
+
+def test_no_name_is_obeyed_by_the_terminal(run):
+    """Names come from peers and files: a terminal obeys the control characters in them."""
+    assert printable("a\x1b[31m\x9b1m\r\u202eb\n\tc é") == "a\\x1b[31m\\x9b1m\\r\\u202eb\n\\tc é"
+    assert table(("NAME",), [("a\x1b[2Jb",)]) == "NAME\na\\x1b[2Jb\n"
+    message = run("topic", "create", "a\x1b]0;owned\x07b", status=1)
+    assert message.removesuffix("\n").isprintable(), message
 
 
 def test_an_unreachable_cluster_is_named():

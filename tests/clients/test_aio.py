@@ -145,6 +145,7 @@ def test_what_cannot_be_sent_says_why(cluster, topic):
     assert values(cluster.bootstrap_servers, topic) == [b"first", b"fine"]
 
 
+@pytest.mark.slow
 def test_a_topic_that_nobody_tells_about_is_awaited_in_vain(topic):
     async def work():
         async with hr.aio.Producer("127.0.0.1:1", max_block_ms=700) as producer, heartbeat() as beats:

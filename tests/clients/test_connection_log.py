@@ -49,6 +49,7 @@ def share_of(servers):
     return consumer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "make"),
     [
@@ -183,6 +184,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.slow
 def test_a_handler_that_hangs_holds_up_no_end(dead):
     ended = subprocess.run([sys.executable, "-c", SLOW, dead], capture_output=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -218,6 +220,7 @@ if how == "fork":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end", "fork"])
 def test_lines_are_seen_without_any_setup_and_do_not_outlive_the_process(dead, how):
     ended = subprocess.run(

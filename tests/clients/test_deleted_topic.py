@@ -9,6 +9,7 @@ import pytest
 import headrace as hr
 
 
+@pytest.mark.slow
 def test_a_topic_deleted_while_it_is_read_is_named_and_the_others_go_on(cluster, topic):
     doomed = f"{topic}-doomed"
     for name in (topic, doomed):

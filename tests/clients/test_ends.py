@@ -46,6 +46,7 @@ if how == "error":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end", "results", "dropped", "exit", "error", "acks=0"])
 def test_an_interpreter_that_ends_without_a_flush_loses_nothing(cluster, topic, how):
     cluster.create_topic(topic)
@@ -199,6 +200,7 @@ print([future.result(0).offset for future in futures] == list(range(how == "own"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end", "close", "own"])
 def test_a_forked_child_sends_nothing_and_takes_nothing_away(cluster, topic, how):
     """Its calls fail, its end and its closing leave the parent's records alone, and it may have clients of its own."""

@@ -95,6 +95,7 @@ def test_commits_carry_the_epoch_also_after_it_has_moved_on(kafka, filled):
             second.close()
 
 
+@pytest.mark.slow
 def test_a_pattern_is_resolved_by_the_coordinator(kafka, topic):
     names = [f"{topic}-a", f"{topic}-b", f"other-{topic}"]
     for name in names[:1] + names[2:]:

@@ -254,6 +254,7 @@ assert taken.wait(20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["uses a client", "waits"])
 def test_a_handler_whose_thread_is_stopped_with_its_lock_does_not_hold_up_the_end(dead, how):
     ended = run(EXITS, dead, how)
@@ -294,6 +295,7 @@ assert Slow.lines
 """
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_a_line_is_written_ends(dead):
     ended = run(HOLDS, dead)
     assert ended.returncode == 0, ended.stderr
@@ -350,6 +352,7 @@ for n in range(20):
 """
 
 
+@pytest.mark.slow
 def test_children_that_are_forked_while_lines_are_written_log_as_their_parent_does(dead):
     ended = run(FORKS, dead, log="headrace=trace")
     assert ended.returncode == 0, ended.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import confluent_kafka.admin as confluent
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 import headrace as hr
 from headrace.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
@@ -28,6 +31,17 @@ def deny(admin, *denied):
     ]
     for future in admin.create_acls(denials).values():
         future.result(TIMEOUT)
+    # The controller has them; the broker obeys them a little later.
+    until = time.monotonic() + TIMEOUT
+    for kind, name in denied:
+        while kind is confluent.ResourceType.TOPIC and not refused(admin, name):
+            assert time.monotonic() < until, name
+            time.sleep(0.05)
+
+
+def refused(admin, topic):
+    error = admin.list_topics(topic, timeout=TIMEOUT).topics[topic].error
+    return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.fixture

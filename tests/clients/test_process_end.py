@@ -39,6 +39,8 @@ def admin(token):
 WORK = {
     "admin": "forever(hr.Admin(nobody).list_topics)",
     "read": "forever(lambda: hr.read(servers, 't', end=10).read_all())",
+    "refused": "forever(lambda: hr.Consumer(servers, no_such_option='x'))",
+    "decode": "rows = hr.read(servers, 't').read_all()['value']; forever(lambda: hr.decode(rows, hr.Text()))",
     "poll": "consumer = hr.Consumer(servers); consumer.assign([('t', 0)]); forever(lambda: consumer.poll(10))",
     "send": "producer = hr.Producer(nobody, max_block_ms=300); forever(lambda: producer.send('t', b'x'))",
     "token": LOGIN + "token = lambda _: time.sleep(60); forever(admin(token).describe_cluster)",

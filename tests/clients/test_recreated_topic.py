@@ -68,6 +68,7 @@ def test_reading_goes_on_with_the_new_topic_and_nothing_of_the_old_one(cluster, 
         assert consumer.position((topic, 0)) == NEW
 
 
+@pytest.mark.slow
 def test_a_late_commit_of_the_old_topic_does_not_count_for_the_new_one(cluster, topic):
     cluster.create_topic(topic)
     write(cluster, topic, [b"old"] * OLD)

@@ -251,6 +251,7 @@ def test_a_batch_without_bounds_cannot_be_left_out(spoiler, damage, topic, lie):
         hr.read(spoiler.address, topic, on_bad_records="skip").read_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_decompression_bomb_does_not_go_off(cluster, spoiler, topic, skip):
     lie = bomb()

@@ -57,6 +57,8 @@ share.coordinator.state.topic.min.isr=1
 group.share.min.record.lock.duration.ms=1000
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
+# Tests write timestamps of long ago; each five minutes Kafka would delete what they are about to read.
+log.retention.ms=-1
 num.network.threads=3
 num.io.threads=4
 """

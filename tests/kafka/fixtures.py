@@ -111,7 +111,8 @@ def embedded_broker() -> Iterator[object]:
     """One `headrace.Broker` inside this process for the whole run."""
     import headrace  # noqa: PLC0415 -- tests of the infrastructure alone run without the native module
 
-    with headrace.Broker.start() as broker:
+    # Tests write timestamps of long ago, as with Apache Kafka (apache.py).
+    with headrace.Broker.start(log_retention_ms=-1) as broker:
         yield broker
 
 

@@ -62,7 +62,8 @@ def test_a_consumer_that_crashes(lab, tmp_path, topic, embedded_broker):
 @pytest.mark.kafka
 @pytest.mark.timeout(240)
 def test_java_in_a_group(apache_kafka, lab, tmp_path, topic):
-    text = WORKLOAD.format(name=topic) + f"driver: java\nfaults: [{CRASH}]\n"
+    # A JVM on a busy machine takes seconds to come up again, and is to have some records then.
+    text = WORKLOAD.format(name=topic).replace("Seconds: 5", "Seconds: 25") + f"driver: java\nfaults: [{CRASH}]\n"
     ended(lab(text, bootstrap=apache_kafka.bootstrap_servers), 0)
     folder, found = result(tmp_path)
     right(found)
@@ -116,13 +117,17 @@ def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic, driver,
     That one may come late with what others have done since, which brokers confirm.
     """
     kafka = own_apache_kafka(**SHORT)
-    pause = "{atSeconds: 4, kind: pauseConsumer, worker: 1, downSeconds: 4}"
-    crash = CRASH.replace("atSeconds: 2", "atSeconds: 4")
+    # A JVM on a busy machine takes seconds to come up, and is to hold something when it is killed.
+    at, seconds = (10, 11) if driver == "java" else (4, 5)
+    pause = f"{{atSeconds: {at}, kind: pauseConsumer, worker: 1, downSeconds: 4}}"
+    crash = CRASH.replace("atSeconds: 2", f"atSeconds: {at}")
     text = WORKLOAD.format(name=topic) + f"driver: {driver}\nconsumerType: share\nfaults: [{crash}, {pause}]\n"
     # It is more work than two members can do at once: each has some of it when a fault comes.
     # No more comes while a fault takes its time.
     text += f"acknowledgement: {acknowledgement}\nconsumerProcMsMin: 4\n"
-    text += "producerRateSchedule: {segments: [{rate: 600, durationSeconds: 5}, {rate: 0, durationSeconds: 1}]}\n"
+    segments = f"[{{rate: 600, durationSeconds: {seconds}}}, {{rate: 0, durationSeconds: 1}}]"
+    text += f"producerRateSchedule: {{segments: {segments}}}\n"
+    text = text.replace("testDurationSeconds: 5", f"testDurationSeconds: {seconds}")
     mode = "batch_optimized" if driver == "confluent-kafka" else "record_limit"
     options = f"{{share.acquire.mode: {mode}, max.poll.records: 50}}"
     text = text.replace("producerRate: 600\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -295,3 +296,41 @@ def test_a_forked_child_leaves_its_parents_memory_alone(broker):
             found += read(consumer, 1)
         assert found[-1000:] == values
         assert consumer.metrics()[READ] > before
+
+
+FORKED = """
+import os
+import sys
+import time
+import headrace as hr
+
+with hr.Producer(sys.argv[1], headrace_datapath="shm", linger_ms=0) as producer:
+    while not producer.metrics()["direct-bytes-produced-total"]:
+        producer.send("t", b"parent").result(10)
+    if os.fork() == 0:
+        time.sleep(600)
+        os._exit(0)
+print("closed", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_a_client_closes_is_free_although_a_child_of_its_has_it_open():
+    """A child that was forked has the parent's sockets open, of the link and to the broker."""
+    command = [sys.executable, "-c", FORKED]
+    with hr.Broker.start(config={"headrace.direct.links.max": 1}) as broker:
+        # A session of its own: the child ends with it.
+        parent = subprocess.Popen(
+            [*command, broker.bootstrap_servers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"closed\n"
+            with hr.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=0) as producer:
+                linked(producer, "t")
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+            parent.communicate(timeout=SECONDS)

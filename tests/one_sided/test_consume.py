@@ -77,6 +77,7 @@ def wait_for_memory(one, broker, name):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value_type", ["binary", "binary_view"])
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_rows_are_those_of_tcp_across_segments(broker, name, compression, value_type):
@@ -203,6 +204,7 @@ def test_views_outlive_their_consumer_and_the_segment(broker, name):
     assert table["value"].to_pylist() == values
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_deleted_is_named_and_others_go_on(broker, name):
     other = f"{name}-other"
     with consumer(broker, allow_auto_create_topics=False) as one:
@@ -297,6 +299,7 @@ def test_a_broker_that_comes_back_with_memory_is_read_through_it(tmp_path, name)
                 assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 def test_a_broker_that_shares_no_memory_is_read_over_tcp_or_is_an_error(name):
     with hr.Broker.start(headrace_direct=False) as broker:
         send(broker, name, [b"there"])

@@ -249,6 +249,7 @@ def test_a_topic_that_takes_nothing_through_memory(broker, setting, why, request
     refused(broker.bootstrap_servers, topic, why)
 
 
+@pytest.mark.slow
 def test_asyncio_writes_through_memory_too(broker, topic):
     async def main():
         async with hr.aio.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=0) as producer:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.rdma.image import Image
 
-BOOT_SECONDS: Final = 60
+BOOT_SECONDS: Final = 180
 LIFE_SECONDS: Final = 1800
 """Then it ends by itself, whoever has forgotten it."""
 MEMORY: Final = "1536M"

@@ -20,12 +20,13 @@ SPECIAL = {
 }
 
 
+@pytest.mark.timeout(400)
 def test_records_and_faults_over_verbs(guest, net_tests):
     listed = guest.run([str(net_tests), "--list", "--ignored"]).output
     names = set(re.findall(r"^(\S+): test$", listed, re.MULTILINE)) - SPECIAL
     assert len(names) > 3, listed
     command = [str(net_tests), "--ignored", "--test-threads=1", "--show-output", "--exact", *sorted(names)]
-    done = guest.run(command, timeout=100)
+    done = guest.run(command, timeout=300)
     print(done.output)
     assert done.status == 0
     assert passed(done.output) == names

@@ -28,13 +28,14 @@ def passed(output: str) -> set[str]:
     return set(re.findall(r"^test (\S+) \.\.\. ok$", output, re.MULTILINE))
 
 
+@pytest.mark.timeout(400)
 def test_every_operation_and_fault_on_a_device(guest, fabric_tests):
     program = str(fabric_tests["verbs"])
     listed = guest.run([program, "--list", "--ignored"]).output
     names = set(re.findall(r"^(\S+): test$", listed, re.MULTILINE)) - SPECIAL
     assert len(names) > 15, listed
     skipped = ["--exact", *sorted(names)]
-    done = guest.run([program, "--ignored", "--test-threads=1", "--show-output", *skipped], timeout=100)
+    done = guest.run([program, "--ignored", "--test-threads=1", "--show-output", *skipped], timeout=300)
     print(done.output)
     assert done.status == 0
     assert passed(done.output) == names

@@ -22,16 +22,27 @@ def snippets(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_the_snippets(spark, embedded_broker, tmp_path):
-    servers = embedded_broker.bootstrap_servers
+ORDER = """{"type": "record", "name": "Order", "fields": [
+    {"name": "city", "type": "string"}, {"name": "amount", "type": "double"}]}"""
+
+
+@pytest.fixture
+def broker():
+    with hr.Broker.start(registry=True) as broker:
+        hr.SchemaRegistry(broker.registry_url).register("orders-value", ORDER)
+        yield broker
+
+
+def test_the_snippets(spark, broker, tmp_path):
+    servers, registry = broker.bootstrap_servers, broker.registry_url.removeprefix("http://")
     for name in ("orders", "shouted"):
         Cluster("embedded", servers).create_topic(name)
     of_spark = [snippet for snippet in snippets("README.md") if "spark." in snippet]
     assert of_spark
+    found: dict[str, Any] = {}
     for snippet in (*of_spark, *snippets("docs/spark.md")):
-        code = re.sub(r"(localhost|127\.0\.0\.1):9092", servers, snippet).replace("/data/checkpoints", str(tmp_path))
-        found: dict[str, Any] = {}
-        exec(code, found)  # noqa: S102 -- it is ours
+        code = re.sub(r"(localhost|127\.0\.0\.1):9092", servers, snippet).replace("localhost:8081", registry)
+        exec(code.replace("/data/checkpoints", str(tmp_path)), found)  # noqa: S102 -- it is ours
         assert found["orders"].columns[:2] == ["key", "value"]
     deadline = time.monotonic() + TIMEOUT_SECONDS
     try:

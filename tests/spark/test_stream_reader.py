@@ -388,6 +388,8 @@ except Exception:
     [
         ("EOFError", "BrokenPipeError", True),
         ("BrokenPipeError", "BrokenPipeError", True),
+        ("ConnectionResetError", "BrokenPipeError", True),
+        ("EOFError", "ConnectionResetError", True),
         ("EOFError", "ValueError", False),
         ("ValueError", "BrokenPipeError", False),
     ],

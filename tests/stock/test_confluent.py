@@ -203,6 +203,7 @@ def eventually(check, seconds=20.0):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_members_share_a_topic_and_hand_it_over(servers, made, strategy):
     group = f"g-{made}"

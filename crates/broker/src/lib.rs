@@ -26,7 +26,7 @@ mod store;
 mod topic_config;
 
 pub use auth::{AllowAll, Authorizer, Identity, Operation, Resource};
-pub use config::{BrokerConfig, ConfigError, OptionRow};
+pub use config::{BrokerConfig, ConfigError};
 pub use context::call::{ConnId, Response};
 pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
 pub use error::BrokerError;

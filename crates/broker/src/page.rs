@@ -1,9 +1,11 @@
 //! The reference page, docs/broker.md.
 
-use std::fmt::Write;
+use headrace_options::{reasons, table};
 
 use crate::config::{BrokerConfig, UNSUPPORTED};
-use crate::topic_config::{DefaultOf, Kind, TOPIC_OPTIONS};
+use crate::topic_config::{DefaultOf, TOPIC_OPTIONS};
+
+const HEADS: [&str; 4] = ["setting", "type", "default", "what it does"];
 
 /// The reference page of all settings of a broker and of its topics, in Markdown.
 #[must_use]
@@ -14,33 +16,41 @@ pub fn page() -> String {
          For `Broker.start(config={\"log.retention.ms\": 60000})`, which takes keywords as well \
          (`log_retention_ms=60000`), and for `headrace broker -c log.retention.ms=60000`. Names are Kafka's. An \
          unknown name is an error that suggests the nearest setting; a value that is not accepted is an error that \
-         says what is. `log.dir` is always the same as `data_dir`.\n\n\
-         | setting | type | default | what it does |\n|---|---|---|---|\n",
+         says what is. `log.dir` is always the same as `data_dir`.\n\n",
     );
-    for row in BrokerConfig::OPTIONS {
-        let default = if row.default.is_empty() { "none".to_owned() } else { format!("`{}`", row.default) };
-        let _ = writeln!(page, "| `{}` | {} | {default} | {} |", row.name, row.kind, row.sentence);
-    }
+    page += &table(
+        HEADS,
+        BrokerConfig::ROWS.iter().map(|row| {
+            let default = shown(row.default.unwrap_or_default());
+            [format!("`{}`", row.name), row.config_type.name().to_owned(), default, row.sentence.to_owned()]
+        }),
+    );
     page.push_str(
         "\n## Topics\n\n\
          For `NewTopic(name, config={\"retention.ms\": \"60000\"})` and `headrace topic create NAME -c \
-         retention.ms=60000`.\n\n\
-         | setting | type | default | what it does |\n|---|---|---|---|\n",
+         retention.ms=60000`.\n\n",
     );
-    for row in TOPIC_OPTIONS {
-        let default = match row.default {
-            DefaultOf::Broker(name) => format!("the broker's `{name}`"),
-            DefaultOf::Fixed("") => "none".to_owned(),
-            DefaultOf::Fixed(value) => format!("`{value}`"),
-        };
-        let _ = writeln!(page, "| `{}` | {} | {default} | {} |", row.name, name_of(row.kind), row.sentence());
-    }
+    page += &table(
+        HEADS,
+        TOPIC_OPTIONS.iter().map(|option| {
+            let default = match option.default {
+                DefaultOf::Broker(name) => format!("the broker's `{name}`"),
+                DefaultOf::Fixed(value) => shown(value),
+            };
+            [
+                format!("`{}`", option.name),
+                option.kind.name().to_owned(),
+                default,
+                option.sentence().into_owned(),
+            ]
+        }),
+    );
     page.push_str(DISK_FAILURES);
-    page.push_str("\n## Known to Kafka, not supported\n\n| setting | why |\n|---|---|\n");
-    for (name, why) in UNSUPPORTED {
-        let _ = writeln!(page, "| `{name}` | {why} |");
-    }
-    page
+    page + &reasons("Known to Kafka, not supported", ["setting", "why"], UNSUPPORTED)
+}
+
+fn shown(default: &str) -> String {
+    if default.is_empty() { "none".to_owned() } else { format!("`{default}`") }
 }
 
 /// What users see when the disk fails.
@@ -83,17 +93,6 @@ file. The broker tries to write it every second. If the file is lost, the next s
 of all topics are lost with it, and the default settings may delete records sooner. Put the file back, or start with \
 `headrace.adopt=true` and then set the topics' settings again.
 ";
-
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Boolean => "boolean",
-        Kind::String => "string",
-        Kind::Int => "int",
-        Kind::Long => "long",
-        Kind::Double => "double",
-        Kind::List => "list",
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,28 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use headrace_log::LogConfig;
-use headrace_wire::names::nearest;
+use headrace_options::{Type, nearest};
 use headrace_wire::records::TimestampType;
 
 use crate::config::BrokerConfig;
-
-/// Kafka's type numbers in `DescribeConfigs`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i8)]
-pub(crate) enum Kind {
-    Boolean = 1,
-    String = 2,
-    Int = 3,
-    Long = 5,
-    Double = 6,
-    List = 7,
-}
-
-impl Kind {
-    pub(crate) fn id(self) -> i8 {
-        self as i8
-    }
-}
 
 /// Where the default of a topic's setting comes from.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +20,7 @@ pub(crate) enum DefaultOf {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TopicOption {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: Type,
     pub(crate) default: DefaultOf,
     /// For numbers: the range; for text: the words allowed, none for any.
     min: i64,
@@ -51,7 +33,7 @@ pub(crate) struct TopicOption {
 
 const fn number(
     name: &'static str,
-    kind: Kind,
+    kind: Type,
     default: DefaultOf,
     min: i64,
     sentence: &'static str,
@@ -62,7 +44,7 @@ const fn number(
 
 const fn words(
     name: &'static str,
-    kind: Kind,
+    kind: Type,
     default: DefaultOf,
     words: &'static [&'static str],
     sentence: &'static str,
@@ -74,7 +56,7 @@ const fn words(
 /// broker does not keep, so it is refused.
 const fn only_default(
     name: &'static str,
-    kind: Kind,
+    kind: Type,
     default: &'static str,
     why: &'static str,
 ) -> TopicOption {
@@ -95,7 +77,7 @@ const fn only_default(
 }
 
 use DefaultOf::{Broker, Fixed};
-use Kind::{Boolean, Double, Int, List, Long, String as Text};
+use Type::{Boolean, Double, Int, List, Long, String as Text};
 
 const BOOLEANS: &[&str] = &["true", "false"];
 const NO_TIERS: &str = "has no tiered storage";
@@ -321,7 +303,7 @@ impl TopicOption {
 }
 
 /// The words of a list, or the one of a text.
-fn items(kind: Kind, value: &str) -> impl Iterator<Item = &str> {
+fn items(kind: Type, value: &str) -> impl Iterator<Item = &str> {
     let pieces = if kind == List { usize::MAX } else { 1 };
     value.splitn(pieces, ',').map(str::trim).filter(move |word| kind != List || !word.is_empty())
 }
@@ -399,7 +381,7 @@ mod tests {
 
     #[test]
     fn every_default_is_valid_and_the_table_is_sorted() {
-        let config = BrokerConfig::default();
+        let config = BrokerConfig::from_pairs([]).unwrap();
         for option in TOPIC_OPTIONS {
             assert_eq!(check(option.name, &option.default_value(&config)), Ok(()), "{}", option.name);
         }
@@ -409,7 +391,7 @@ mod tests {
 
     #[test]
     fn overrides_win_and_compacted_topics_are_not_cut() {
-        let config = BrokerConfig::default();
+        let config = BrokerConfig::from_pairs([]).unwrap();
         let set = |pairs: &[(&str, &str)]| {
             let overrides = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             log_config(&config, &overrides)
@@ -470,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_the_broker_does_not_do_is_refused_by_name_and_stays_readable() {
-        let config = BrokerConfig::default();
+        let config = BrokerConfig::from_pairs([]).unwrap();
         for option in TOPIC_OPTIONS {
             let Some(why) = option.only_default else { continue };
             assert_eq!(said(option.name, &option.default_value(&config)), Ok(()), "{}", option.name);

@@ -251,7 +251,8 @@ impl<T> Connection<T> {
         match self.state {
             State::Connecting => "cannot connect",
             State::AskingVersions { .. } => {
-                "the connection ended before ApiVersions was answered (does the listener expect TLS or SASL?)"
+                "the connection ended before ApiVersions was answered (does the listener expect TLS \
+                 or SASL, or has the broker as many connections as it takes?)"
             }
             State::AwaitingToken(_) => "the connection ended while the login waited for a token (oauth_cb)",
             State::Authenticating(_) => "the connection ended before the authentication was answered",

@@ -1,6 +1,6 @@
 //! Sizes of a pool, and what a batch asks for.
 
-use std::str::FromStr;
+use headrace_options::choice;
 
 /// Bytes of a chunk unless `batch.size` is smaller: few enough to stay in the nearest cache until their checksum is
 /// taken, enough that the work per chunk vanishes.
@@ -8,28 +8,15 @@ pub const CHUNK_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a chunk at least: a record batch's header fits.
 pub const CHUNK_BYTES_MIN: usize = 128;
 
-/// `buffer.memory.allocation.strategy` (KIP-1332): how much memory a batch has while it is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AllocationStrategy {
-    /// All of `batch.size` from its first record on.
-    #[default]
-    Full,
-    /// What its records need, chunk by chunk.
-    Incremental,
-}
-
-impl FromStr for AllocationStrategy {
-    type Err = String;
-
-    /// Kafka's names, in any case; the error is a sentence.
-    fn from_str(name: &str) -> Result<Self, String> {
-        [("full", Self::Full), ("incremental", Self::Incremental)]
-            .into_iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, strategy)| strategy)
-            .ok_or_else(|| {
-                format!("buffer.memory.allocation.strategy is 'full' or 'incremental', not '{name}'")
-            })
+choice! {
+    /// `buffer.memory.allocation.strategy` (KIP-1332): how much memory a batch has while it is open.
+    #[derive(Default)]
+    AllocationStrategy {
+        /// All of `batch.size` from its first record on.
+        #[default]
+        Full = "full",
+        /// What its records need, chunk by chunk.
+        Incremental = "incremental",
     }
 }
 
@@ -97,13 +84,5 @@ mod tests {
         assert_eq!([1, 16_385, 120_000].map(|bytes| incremental.chunks_to_open(bytes)), [1, 2, 8]);
         assert_eq!(incremental.bytes_of(2), 32_768);
         assert_eq!(incremental.bytes_of(usize::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn names_are_taken_in_any_case_and_others_refused() {
-        assert_eq!("Incremental".parse(), Ok(AllocationStrategy::Incremental));
-        assert_eq!("FULL".parse(), Ok(AllocationStrategy::Full));
-        let refused = "lazy".parse::<AllocationStrategy>().unwrap_err();
-        assert!(refused.contains("buffer.memory.allocation.strategy") && refused.contains("'lazy'"));
     }
 }

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::consumer::{name, pair};
 use crate::errors;
 use crate::options::{Given, Options};
-use crate::wait::detached;
+use crate::wait::{detached, uninterrupted};
 
 type Tp = (String, i32);
 /// partition, leader, leader epoch, replicas, in-sync replicas
@@ -42,7 +42,7 @@ impl Admin {
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = AdminConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
-        let client = py.detach(|| AdminClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
+        let client = uninterrupted(py, || AdminClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client })
     }
 
@@ -189,7 +189,7 @@ impl Admin {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.client.close());
+        uninterrupted(py, || self.client.close());
     }
 }
 

@@ -15,11 +15,22 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
+use crate::wait::counted;
+
 /// A batch as `(schema, array)` capsules for `__arrow_c_array__`.
 pub(crate) fn export_batch<'py>(py: Python<'py>, batch: &RecordBatch) -> PyResult<Bound<'py, PyTuple>> {
     let array = StructArray::from(batch.clone()).to_data();
     let schema = FFI_ArrowSchema::try_from(batch.schema().as_ref()).map_err(arrow_error)?;
     let array = FFI_ArrowArray::new(&array);
+    let schema = PyCapsule::new_with_value(py, schema, c"arrow_schema")?;
+    let array = PyCapsule::new_with_value(py, array, c"arrow_array")?;
+    PyTuple::new(py, [schema, array])
+}
+
+/// A single array, as [`export_batch`] gives a batch.
+pub(crate) fn export_column<'py>(py: Python<'py>, column: &ArrayRef) -> PyResult<Bound<'py, PyTuple>> {
+    let schema = FFI_ArrowSchema::try_from(column.data_type()).map_err(arrow_error)?;
+    let array = FFI_ArrowArray::new(&column.to_data());
     let schema = PyCapsule::new_with_value(py, schema, c"arrow_schema")?;
     let array = PyCapsule::new_with_value(py, array, c"arrow_array")?;
     PyTuple::new(py, [schema, array])
@@ -41,6 +52,10 @@ pub(crate) fn export_stream(
 
 /// Takes Arrow data from any object that speaks the `PyCapsule` interface.
 pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
+    counted(data.py(), || import_any(data))
+}
+
+fn import_any(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
     if data.hasattr("__arrow_c_stream__")? {
         let capsule = data.call_method0("__arrow_c_stream__")?;
         let capsule = capsule.cast::<PyCapsule>().map_err(|_| not_arrow(data))?;
@@ -77,12 +92,28 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
     Ok(Imported::Batch(Some(batch_of(&make_array(columns), schema, 0))))
 }
 
+/// Takes a type from any object that speaks the `PyCapsule` interface.
+pub(crate) fn import_type(data: &Bound<'_, PyAny>) -> PyResult<DataType> {
+    counted(data.py(), || {
+        if !data.hasattr(intern!(data.py(), "__arrow_c_schema__"))? {
+            return Err(not_arrow(data));
+        }
+        let capsule = data.call_method0(intern!(data.py(), "__arrow_c_schema__"))?;
+        let capsule = capsule.cast::<PyCapsule>().map_err(|_| not_arrow(data))?;
+        let pointer = capsule.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
+        // SAFETY: the capsule's name says that it holds an ArrowSchema; it lives as long as `capsule`.
+        DataType::try_from(unsafe { pointer.as_ref() }).map_err(arrow_error)
+    })
+}
+
 /// Takes a single array from any object that speaks the `PyCapsule` interface.
 pub(crate) fn import_column(data: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
-    if !data.hasattr(intern!(data.py(), "__arrow_c_array__"))? {
-        return Err(not_arrow(data));
-    }
-    import_pair(data).map(make_array)
+    counted(data.py(), || {
+        if !data.hasattr(intern!(data.py(), "__arrow_c_array__"))? {
+            return Err(not_arrow(data));
+        }
+        import_pair(data).map(make_array)
+    })
 }
 
 fn import_pair(data: &Bound<'_, PyAny>) -> PyResult<ArrayData> {

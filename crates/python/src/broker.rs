@@ -9,6 +9,7 @@ use headrace_net::broker::{BrokerServer, ServerOptions};
 use pyo3::prelude::*;
 
 use crate::options;
+use crate::wait::uninterrupted;
 
 /// A running broker.
 #[pyclass(frozen, module = "headrace._native")]
@@ -55,9 +56,9 @@ impl Broker {
         options::attend(py)?;
         let mut config = BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .map_err(|e| to_py(py, &e.into()))?;
-        config.data_dir = data_dir.into();
+        config.data_dir = data_dir;
         let options = ServerOptions { host, port, broker: config, temporary };
-        let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
+        let server = uninterrupted(py, || BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();
         let (recovery, was_clean) = (entries(report), report.clean);
@@ -103,7 +104,7 @@ impl Broker {
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let Some(mut server) = self.lock().take() else { return Ok(()) };
-        py.detach(move || server.stop()).map_err(|e| to_py(py, &e))
+        uninterrupted(py, move || server.stop()).map_err(|e| to_py(py, &e))
     }
 }
 

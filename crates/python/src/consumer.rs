@@ -16,7 +16,7 @@ use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 pub(crate) use self::awaiting::Awaiting;
 use crate::chunks::Chunks;
 use crate::options::{Given, Options};
-use crate::wait::{detached, seconds};
+use crate::wait::{detached, seconds, uninterrupted};
 use crate::{arrow, errors};
 
 pub(crate) type Tp = (String, i32);
@@ -109,7 +109,8 @@ impl Consumer {
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
-        let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+        let client =
+            uninterrupted(py, || ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 
@@ -214,6 +215,11 @@ impl Consumer {
         let deadline = deadline_in(seconds(Some(timeout)));
         let found = detached(py, |check| self.client.poll_all(rows_max(max_records), deadline, check))?;
         found.iter().map(|rows| self.chunks.batch(py, rows)).collect()
+    }
+
+    /// What a poll does before it takes rows: those of before count as processed.
+    fn begin_poll(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |_| Ok(self.client.begin_poll()?))
     }
 
     #[pyo3(signature = (partition, timeout=None))]

@@ -6,10 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::options::exception_behind;
+use crate::wait::still_counted;
 
 /// The Python exception for a client error. The classes and their table live in `headrace/errors.py`.
 pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
-    build(py, error).unwrap_or_else(|broken| {
+    still_counted(|| build(py, error)).unwrap_or_else(|broken| {
         // The package is damaged; the message must still get through.
         let wrapped = PyRuntimeError::new_err(error.to_string());
         wrapped.set_cause(py, Some(broken));

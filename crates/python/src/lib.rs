@@ -19,6 +19,7 @@ mod producer;
 mod read;
 mod share;
 mod telling;
+mod values;
 mod wait;
 
 use pyo3::prelude::*;
@@ -45,6 +46,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::Batches>()?;
     module.add_class::<options::TokenReply>()?;
     module.add_class::<logging::LogLines>()?;
+    module.add_class::<values::AvroDecoder>()?;
+    module.add_class::<values::AvroEncoder>()?;
+    module.add_class::<values::JsonDecoder>()?;
+    module.add_class::<values::TextDecoder>()?;
+    module.add_function(wrap_pyfunction!(values::schema_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(values::check_avro, module)?)?;
+    module.add_function(wrap_pyfunction!(values::avro_incompatibilities, module)?)?;
+    module.add_class::<values::Column>()?;
     module.add_class::<lab::TimeCounts>()?;
     module.add_class::<lab::SeenRecords>()?;
     module.add_class::<lab::ValueMaker>()?;

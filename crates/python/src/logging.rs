@@ -65,7 +65,7 @@ impl LogLines {
     /// The next line; `None` if none came in so many seconds, or there will be no more.
     fn next<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Entry<'py>>> {
         let timeout = wait::seconds(Some(timeout)).unwrap_or(Duration::ZERO);
-        let line = wait::uninterrupted(py, || self.0.next(timeout))?;
+        let line = wait::uninterrupted(py, || self.0.next(timeout));
         line.map(|line| entry(py, line)).transpose()
     }
 

@@ -22,8 +22,7 @@ pub(crate) type Given<'py> = Vec<(String, Bound<'py, PyAny>)>;
 
 /// Has the log looked after, since a client or a broker is about to start: `headrace._logging` finds out what is wanted.
 pub(crate) fn attend(py: Python<'_>) -> PyResult<()> {
-    py.import("headrace._logging")?.getattr("attend")?.call0()?;
-    Ok(())
+    wait::counted(py, || py.import("headrace._logging")?.getattr("attend")?.call0().map(drop))
 }
 
 /// A client's options.

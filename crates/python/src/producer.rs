@@ -23,7 +23,7 @@ use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 
 use crate::consumer::name;
 use crate::options::{Given, Options};
-use crate::wait::{detached, seconds};
+use crate::wait::{detached, released, seconds, uninterrupted};
 use crate::{arrow, errors};
 
 thread_local! {
@@ -49,20 +49,20 @@ impl Producer {
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ProducerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
-        let client =
-            py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
+        let client = uninterrupted(py, || ProducerClient::start(config, deliver))
+            .map_err(|e| errors::to_py(py, &e))?;
         client.be_patient(patient);
         Ok(Self { client })
     }
 
     /// Why brokers cannot be reached at present; empty when all can.
     fn failing(&self, py: Python<'_>) -> String {
-        py.detach(|| self.client.failing())
+        uninterrupted(py, || self.client.failing())
     }
 
     /// Whether futures of `send` that nobody waits for may be set some milliseconds late.
     fn be_patient(&self, py: Python<'_>, patient: bool) {
-        py.detach(|| self.client.be_patient(patient));
+        uninterrupted(py, || self.client.be_patient(patient));
     }
 
     /// Sets the futures of what has ended.
@@ -82,7 +82,7 @@ impl Producer {
     }
 
     fn end_wait(&self, py: Python<'_>) {
-        py.detach(|| self.client.end_wait());
+        uninterrupted(py, || self.client.end_wait());
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a record")]
@@ -216,7 +216,7 @@ impl Producer {
 
     /// Whether any delivery has failed since the last call.
     fn take_failed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.client.take_failure().is_some())
+        uninterrupted(py, || self.client.take_failure().is_some())
     }
 
     /// Has `waiter` told behind all that has ended before. False within a delivery, where nobody may wait for that.
@@ -308,12 +308,12 @@ impl Attempt {
 
     /// So many seconds of `max.block.ms` have passed already when the next try finds no room.
     fn has_waited(&self, py: Python<'_>, waited: f64) {
-        py.detach(|| lock(&self.state).has_waited(seconds(Some(waited)).unwrap_or_default()));
+        uninterrupted(py, || lock(&self.state).has_waited(seconds(Some(waited)).unwrap_or_default()));
     }
 
     /// Gives back its place in the queue, and what it was granted there.
     fn cancel(&self, py: Python<'_>) {
-        py.detach(|| lock(&self.state).cancel());
+        uninterrupted(py, || lock(&self.state).cancel());
     }
 }
 
@@ -505,7 +505,7 @@ fn metadata_object(py: Python<'_>, metadata: &RecordMetadata) -> PyResult<Py<PyA
 }
 
 fn results_object(py: Python<'_>, results: &RowResults) -> PyResult<Py<PyAny>> {
-    let batch = py.detach(|| results_batch(results)).map_err(arrow::arrow_error)?;
+    let batch = released(py, || results_batch(results)).map_err(arrow::arrow_error)?;
     Ok(py.import("pyarrow")?.call_method1("record_batch", (Results { batch },))?.unbind())
 }
 

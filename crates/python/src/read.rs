@@ -16,7 +16,7 @@ use pyo3::types::PyCapsule;
 
 use crate::chunks::Chunks;
 use crate::options::{Given, Options};
-use crate::wait::detached;
+use crate::wait::{detached, uninterrupted};
 use crate::{arrow, errors};
 
 /// A reader that keeps its connections from one set of ranges to the next.
@@ -188,7 +188,7 @@ fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, D
     let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
     options.complete(py, &mut config.common)?;
     let patience = Duration::from_millis(config.common.default_api_timeout_ms);
-    let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+    let client = uninterrupted(py, || ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
     Ok((client, patience))
 }
 

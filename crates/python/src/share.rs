@@ -19,7 +19,7 @@ use crate::chunks::Chunks;
 use crate::consumer::{Empty, Tp, pair, plain, rows_max};
 use crate::errors;
 use crate::options::{Given, Options};
-use crate::wait::{detached, seconds};
+use crate::wait::{detached, seconds, uninterrupted};
 
 /// Partitions and why their records were not acknowledged.
 type Results = Vec<(Tp, Option<Py<PyAny>>)>;
@@ -39,7 +39,7 @@ impl ShareConsumer {
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ShareConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
-        let client = py.detach(|| ShareClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
+        let client = uninterrupted(py, || ShareClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 

@@ -1,4 +1,5 @@
 //! Waits that let other Python threads run and answer Ctrl-C.
+#![expect(clippy::disallowed_methods, reason = "the GIL is released here alone")]
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,8 +17,9 @@ use crate::errors;
 static ENDING: OnceLock<ThreadId> = OnceLock::new();
 /// Calls that are under way.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
-/// Waits look around every 50 ms; calls that do not wait take less.
-const ENDING_PATIENCE_MS: usize = 200;
+/// Waits look around every 50 ms and calls that do not wait take less, but a busy machine may let none of them run for a
+/// while. Only a callback that does not return makes the process wait as long as this.
+const ENDING_PATIENCE_MS: usize = 2_000;
 
 /// What is called once all other threads are stopped.
 static AFTER_STOP: OnceLock<Py<PyAny>> = OnceLock::new();
@@ -123,27 +125,38 @@ pub(crate) fn detached<T: Send>(
     }
 }
 
-/// Runs a wait without the GIL that nothing but its own end ends: for threads that Python's signals do not reach.
-pub(crate) fn uninterrupted<T: Send>(py: Python<'_>, wait: impl FnOnce() -> T + Send) -> PyResult<T> {
+/// Runs what nothing but its own end ends without the GIL. Everything that releases the GIL does so here or in
+/// [`detached`]: whoever wants it back is counted.
+pub(crate) fn uninterrupted<T: Send>(py: Python<'_>, wait: impl FnOnce() -> T + Send) -> T {
     counted(py, || {
-        Ok(py.detach(|| {
+        py.detach(|| {
             let found = wait();
             if is_ending() {
                 stop_for_ever();
             }
             found
-        }))
+        })
     })
 }
 
 /// Runs what may let other threads run, as all Python code may, with frames of Rust below it: the interpreter does not end
 /// meanwhile, nor does this begin once it ends.
-pub(crate) fn counted<T>(py: Python<'_>, call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+pub(crate) fn counted<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
     if is_ending() {
         py.detach(|| stop_for_ever());
     }
+    still_counted(call)
+}
+
+/// As [`counted`], and begins even then: for what a call ends with, and for threads that a client waits for.
+pub(crate) fn still_counted<T>(call: impl FnOnce() -> T) -> T {
     let _counted = Counted::new();
     call()
+}
+
+/// As [`uninterrupted`], and comes back even then: for threads that a client waits for.
+pub(crate) fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
+    still_counted(|| py.detach(call))
 }
 
 /// Seconds from Python as a duration; `None` waits as long as it takes.

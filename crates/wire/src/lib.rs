@@ -14,8 +14,6 @@ pub mod frame;
 pub mod link_message;
 #[deny(clippy::indexing_slicing)]
 pub mod messages;
-#[deny(clippy::indexing_slicing)]
-pub mod names;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod primitive;
 pub mod random;

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace import consumer as blocking
+from headrace._columns import row_at
 from headrace._listener import Listener
 from headrace._options import OptionValue, Servers, pairs
 from headrace._types import GroupMetadata, TopicPartition
@@ -15,11 +16,13 @@ from headrace.aio._loop import Lookout, Mailbox, Slot, Turn
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
 
     import pyarrow as pa
     from typing_extensions import Self
+
+    from headrace.values import Format
 
 TURN_S = 0.005
 """A task that finds rows each time it polls lets the others have their turn as often as this."""
@@ -38,12 +41,13 @@ class Consumer:
 
     It has no ``commit_async`` and is not an Arrow stream.
 
-    No thread is started for a call, and none blocks. Methods that take effect at once are not coroutines: `pause`,
-    `resume`, `seek`, `assignment` and the like. All calls must be made in one event loop, that of the first awaited
-    call. Several tasks may poll at the same time, and each row goes to one of them, but not with automatic commits (a
-    ``group.id``, and ``enable.auto.commit`` not False): there each poll counts all rows that were returned before as
-    processed, whichever task got them, so only one task may poll, and a poll while another waits is a `UsageError`.
-    Tasks that share the work commit themselves, or use `Stream.committable` or ``map``.
+    No thread is started for a call, and none blocks; only schemas that are new are looked up in one. Methods that
+    take effect at once are not coroutines: `pause`, `resume`, `seek`, `assignment` and the like. All calls must be
+    made in one event loop, that of the first awaited call. Several tasks may poll at the same time, and each row
+    goes to one of them, but not with automatic commits (a ``group.id``, and ``enable.auto.commit`` not False):
+    there each poll counts all rows that were returned before as processed, whichever task got them, so only one
+    task may poll, and a poll while another waits is a `UsageError`. Tasks that share the work commit themselves, or
+    use `Stream.committable` or ``map``.
 
     A call that is cancelled while it waits has taken no rows. A request to the group or the broker, such as a commit,
     may be carried out all the same. A compressed batch is decoded in the poll that takes it, about a mebibyte at a
@@ -54,6 +58,8 @@ class Consumer:
             by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them, and docs/security.md describes ``oauth_cb``, the
             only one that is a function.
+        key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
+        value: what values are, such as `headrace.Avro` (docs/values.md).
         **options: the same as keywords with underscores.
 
     Raises:
@@ -64,11 +70,14 @@ class Consumer:
         self,
         bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
+        *,
+        key: Format | None = None,
+        value: Format | None = None,
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
         settings = dict(pairs(bootstrap_servers, config, options))
-        self._blocking = blocking.Consumer(None, settings)
+        self._blocking = blocking.Consumer(None, settings, key=key, value=value)
         commits = bool(settings.get("group.id")) and settings.get("enable.auto.commit", "true").lower() != "false"
         self._polling: Turn | contextlib.nullcontext[None] = Turn(ONE_POLLS) if commits else contextlib.nullcontext()
         self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
@@ -111,6 +120,7 @@ class Consumer:
         """
         self._callbacks.refuse_within("subscribe")
         names, pattern = blocking.subscription(topics)
+        await self._bind([] if pattern is not None else names)
         await self._callbacks.over(None)
         self._callbacks.listen(Listener.of(on_assigned, on_revoked, on_lost))
         self._reads = True
@@ -121,7 +131,15 @@ class Consumer:
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, from their committed offsets, or else as ``auto.offset.reset`` says."""
-        await self._assign([((topic, number), None) for topic, number in partitions])
+        chosen = list(partitions)
+        if chosen:
+            await self._bind({topic for topic, _ in chosen})
+        await self._assign([((topic, number), None) for topic, number in chosen])
+
+    async def _bind(self, topics: Collection[str]) -> None:
+        # A registry may be asked.
+        if self._blocking._columns is not None:  # noqa: SLF001
+            await asyncio.to_thread(self._blocking._bind, topics)  # noqa: SLF001
 
     async def unsubscribe(self) -> None:
         """Leaves the group, or drops the assignment. It is carried out even if it is cancelled."""
@@ -147,15 +165,18 @@ class Consumer:
             KafkaError: the broker's error, with topic and partition.
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
+            DecodeError: the next row's key or value is not of its format; `seek` past it to go on. The rows before it
+                were returned.
             ClosedError: the consumer was closed meanwhile.
             UsageError: nothing is subscribed or assigned (a call without ``await`` does nothing), another event loop
                 uses this consumer, or another task polls while commits are automatic.
         """
         self._callbacks.refuse_within("poll")
         self._check_reads()
+        self._blocking._raise_stopped()  # noqa: SLF001
         async with self._polling:
             rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
-        return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
+        return self._blocking._no_rows() if rows is None else (await self._decoded([rows]))[0]  # noqa: SLF001
 
     async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Returns one batch for each partition that has rows ready; waits up to ``timeout`` for the first.
@@ -164,9 +185,22 @@ class Consumer:
         """
         self._callbacks.refuse_within("poll_all")
         self._check_reads()
+        self._blocking._raise_stopped()  # noqa: SLF001
         async with self._polling:
             found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
-        return found or []
+        return await self._decoded(found or [])
+
+    async def _decoded(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The batches with their columns. A call that is cancelled while a schema is looked up has taken no rows."""
+        columns = self._blocking._columns  # noqa: SLF001
+        if columns is not None and columns.lacks(batches):
+            try:
+                await asyncio.to_thread(columns.learn, batches)
+            except BaseException:
+                for batch in batches:
+                    self._blocking._go_back(row_at(batch, 0, None))  # noqa: SLF001
+                raise
+        return self._blocking._decoded(batches)  # noqa: SLF001
 
     def _check_reads(self) -> None:
         if not self._reads:

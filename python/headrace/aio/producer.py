@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace._options import OptionValue, Servers
     from headrace._types import RecordMetadata
     from headrace.producer import HeaderValue
+    from headrace.values import Format
 
 SENDS_PER_TURN = 64
 """After this many sends in one task the event loop gets its turn: a loop that only sends would starve it."""
@@ -130,21 +131,45 @@ class Producer:
 
     @overload
     async def send_arrow(
-        self, topic: str | None, data: Any, *, results: Literal[False] = False
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: Literal[False] = False,
+        key: Format | None = None,
+        value: Format | None = None,
     ) -> asyncio.Future[int]: ...
 
     @overload
     async def send_arrow(
-        self, topic: str | None, data: Any, *, results: Literal[True]
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: Literal[True],
+        key: Format | None = None,
+        value: Format | None = None,
     ) -> asyncio.Future[pa.RecordBatch]: ...
 
     @overload
     async def send_arrow(
-        self, topic: str | None, data: Any, *, results: bool
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: bool,
+        key: Format | None = None,
+        value: Format | None = None,
     ) -> asyncio.Future[int] | asyncio.Future[pa.RecordBatch]: ...
 
     async def send_arrow(
-        self, topic: str | None, data: Any, *, results: bool = False
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        results: bool = False,
+        key: Format | None = None,
+        value: Format | None = None,
     ) -> asyncio.Future[int] | asyncio.Future[pa.RecordBatch]:
         """Queues every row of Arrow data as there is room; returns when all rows are in the buffer.
 
@@ -155,6 +180,8 @@ class Producer:
             topic: the topic to send to; None takes each row's topic from the column ``topic``.
             data: what `headrace.Producer.send_arrow` takes. A stream is read in the event loop's thread.
             results: return the outcome of each row.
+            key: a format for structs of the column ``key``, as there.
+            value: a format for structs of the column ``value``, as there.
 
         Returns:
             A future of the number of rows, done when the broker has acknowledged all of them; it raises the first
@@ -171,8 +198,13 @@ class Producer:
         blocking.arrow_checked(data)
         slot = self._mail().delivery(self._failures)
         attempt = _native.Attempt()
-        upload = self._native.begin_arrow(topic, data, slot, results)
         with self._order.claim(topic, None, many=True) as claim:
+            if key is not None or value is not None:
+                from headrace.values.sending import encoded  # noqa: PLC0415  (where something is encoded)
+
+                # In a thread: a registry may be asked.
+                data = await asyncio.to_thread(encoded, data, topic, key=key, value=value)
+            upload = self._native.begin_arrow(topic, data, slot, results)
             if claim.is_behind(None):
                 attempt.has_waited(await claim.first())
             while not self._native.step(upload, attempt):
@@ -212,8 +244,9 @@ class Producer:
             KafkaError: a record sent since the last flush failed, or was not acknowledged in time, and its future was
                 never asked.
         """
-        await asyncio.to_thread(self._blocking.close, timeout)
-        # What the thread has told came into the loop before its end did.
+        # Raised here and not in that thread, which could take the first of several failures before the loop has the
+        # others: one would be raised here then, and another by a flush. The loop has all of them before its end.
+        await asyncio.to_thread(self._blocking._end, timeout)  # noqa: SLF001
         self._blocking._raise_failure()  # noqa: SLF001  (the same client)
 
     def metrics(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace import share as blocking
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headrace._options import OptionValue, Servers
     from headrace._types import TopicPartition
     from headrace.share import Results
+    from headrace.values import Format
 
 ONE_POLLS = (
     "another task is polling this share consumer, and a poll settles what the one before gave: take a consumer for "
@@ -38,6 +40,9 @@ class ShareConsumer:
         bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
             by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them.
+        key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
+        value: what values are, such as `headrace.Avro` (docs/values.md). A share
+            consumer takes formats with ``on_error`` ``"null"`` or ``"column"``.
         **options: the same as keywords with underscores.
 
     Raises:
@@ -48,10 +53,13 @@ class ShareConsumer:
         self,
         bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
+        *,
+        key: Format | None = None,
+        value: Format | None = None,
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
-        self._blocking = blocking.ShareConsumer(bootstrap_servers, config, **options)
+        self._blocking = blocking.ShareConsumer(bootstrap_servers, config, key=key, value=value, **options)
         self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
         self._lookout = Lookout(self._native)
         self._polling = Turn(ONE_POLLS)
@@ -65,6 +73,9 @@ class ShareConsumer:
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Joins the share group for these topics; see `headrace.ShareConsumer.subscribe`."""
         names = blocking.topic_names(topics)
+        if self._blocking._columns is not None:  # noqa: SLF001
+            # A registry may be asked.
+            await asyncio.to_thread(self._blocking._bind, names)  # noqa: SLF001
         await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
         self._blocking._topics = names  # noqa: SLF001
         self._blocking._reads = True  # noqa: SLF001
@@ -97,16 +108,32 @@ class ShareConsumer:
             UsageError: another task polls, or, with explicit acknowledgement, some rows are not acknowledged.
             ClosedError: the consumer was closed meanwhile.
         """
-        rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
-        return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
+        if not self._blocking._raw:  # noqa: SLF001
+            rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
+            if rows is None:
+                return self._blocking._no_rows()  # noqa: SLF001
+            self._blocking._raw = [rows]  # noqa: SLF001
+        await self._learn()
+        # Another task may have come while a schema was looked up.
+        found = self._blocking._handed_out(1)  # noqa: SLF001
+        return found[0] if found else self._blocking._no_rows()  # noqa: SLF001
+
+    async def _learn(self) -> None:
+        """Has new schemas looked up, in a thread. Whoever is cancelled meanwhile leaves the rows to the next poll."""
+        columns, raw = self._blocking._columns, self._blocking._raw  # noqa: SLF001
+        if columns is not None and columns.lacks(raw):
+            await asyncio.to_thread(columns.learn, raw)
 
     async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Returns all batches that are ready, each of one partition; waits up to ``timeout`` for the first.
 
         ``max_records`` limits the rows of all batches together.
         """
-        found: list[pa.RecordBatch] | None = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
-        return found or []
+        if not self._blocking._raw:  # noqa: SLF001
+            found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
+            self._blocking._raw = found or []  # noqa: SLF001
+        await self._learn()
+        return self._blocking._handed_out(sys.maxsize)  # noqa: SLF001
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Yields one batch after the other, endlessly.
@@ -129,6 +156,7 @@ class ShareConsumer:
         Returns:
             As `headrace.ShareConsumer.commit`.
         """
+        self._blocking._refuse_raw()  # noqa: SLF001
         found = await self._ask(lambda slot: self._native.begin_commit(timeout, slot))
         self._blocking._tell()  # noqa: SLF001
         return blocking.results_of(found)

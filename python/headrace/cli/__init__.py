@@ -93,6 +93,7 @@ def _ending_well() -> Iterator[None]:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from headrace.cli._common import printable  # noqa: PLC0415  (not for --help)
     from headrace.errors import KafkaError  # noqa: PLC0415  (not for --help)
 
     try:
@@ -107,6 +108,6 @@ def _run(options: argparse.Namespace) -> int:
         sys.stderr.close()
         return 0
     except (KafkaError, OSError, ValueError) as error:
-        sys.stderr.write(f"headrace {options.command}: {error}\n")
+        sys.stderr.write(f"headrace {options.command}: {printable(error)}\n")
         return 1
     return status or 0

@@ -41,9 +41,14 @@ def setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def printable(text: object) -> str:
+    """A text that a peer or a file may have written, with its control characters escaped: a terminal obeys those."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(text))
+
+
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Rows in columns, numbers to the right."""
-    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    cells = [list(header), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = []
     for row in cells:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker import Broker
-from headrace.cli._common import setting
+from headrace.cli._common import printable, setting
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -25,6 +25,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=9092, help="port to listen on, 0 for a free one (default: 9092)")
+    parser.add_argument(
+        "--registry",
+        action="store_true",
+        help="a schema registry beside it, with Confluent's REST API; its schemas are in the topic _schemas",
+    )
+    parser.add_argument(
+        "--registry-port", type=_port, default=8081, metavar="PORT", help="port of the registry (default: %(default)s)"
+    )
     parser.add_argument(
         "-c",
         "--config",
@@ -62,25 +70,39 @@ def run(options: argparse.Namespace) -> int:
     # The command prints by itself what these warn of.
     logging.getLogger("headrace.broker").setLevel(logging.CRITICAL)
     logging.getLogger("headrace.log").setLevel(logging.CRITICAL)
-    broker = Broker.start(options.data_dir, host=options.host, port=options.port, config=dict(options.config))
+    broker = Broker.start(
+        options.data_dir,
+        host=options.host,
+        port=options.port,
+        registry=options.registry,
+        registry_port=options.registry_port,
+        config=dict(options.config),
+    )
     with broker:
-        if not broker.was_clean:
-            sys.stderr.write("recovered: the broker was not stopped cleanly, logs were checked\n")
-        for entry in broker.recovery:
-            sys.stderr.write(f"recovered: {entry}\n")
-        for name in broker.strays:
-            sys.stderr.write(f"recovered: {name} belongs to no topic\n")
-        if broker.adopted:
-            names = ", ".join(broker.adopted)
-            sys.stderr.write(f"recovered: headrace-state.json was not there; with default settings: {names}\n")
+        _report(broker)
         took = (time.perf_counter() - begun) * 1000
         sys.stdout.write(f"serving on {broker.bootstrap_servers} ({took:.0f} ms); Ctrl-C ends\n")
+        if broker.registry_url is not None:
+            sys.stdout.write(f"schema registry at {broker.registry_url}\n")
         sys.stdout.flush()
         while not stopping and broker.is_running:
             time.sleep(0.2)
             for trouble in broker.take_troubles():
-                sys.stderr.write(f"headrace broker: {trouble}\n")
+                sys.stderr.write(f"headrace broker: {printable(trouble)}\n")
     if not stopping:
         sys.stderr.write("headrace broker: the broker's thread has ended by itself\n")
         return 1
     return 0
+
+
+def _report(broker: Broker) -> None:
+    """Says what was found at the start that is not as it was left."""
+    if not broker.was_clean:
+        sys.stderr.write("recovered: the broker was not stopped cleanly, logs were checked\n")
+    for entry in broker.recovery:
+        sys.stderr.write(f"recovered: {printable(entry)}\n")
+    for name in broker.strays:
+        sys.stderr.write(f"recovered: {printable(name)} belongs to no topic\n")
+    if broker.adopted:
+        names = ", ".join(broker.adopted)
+        sys.stderr.write(f"recovered: headrace-state.json was not there; with default settings: {names}\n")

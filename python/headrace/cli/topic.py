@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace._types import TopicPartition
 from headrace.admin import Admin
-from headrace.cli._common import client_options, setting, table
+from headrace.cli._common import client_options, printable, setting, table
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def list_topics(options: argparse.Namespace) -> None:
     """Prints the names of all topics."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
         for name in admin.list_topics(include_internal=options.internal):
-            sys.stdout.write(f"{name}\n")
+            sys.stdout.write(f"{printable(name)}\n")
 
 
 def create_topic(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 try:
@@ -131,7 +132,13 @@ class HeadraceDataSource(DataSource):
     def _source(self, *, streaming: bool | None) -> SourceOptions:
         from headrace.spark.options import source_options  # noqa: PLC0415  (driver only)
 
-        return source_options(self.options, streaming=streaming)
+        options = source_options(self.options, streaming=streaming)
+        if not options.formats:
+            return options
+        from headrace.spark.columns import pinned  # noqa: PLC0415  (where there are some)
+
+        topics = list(options.topics.names) or list(options.topics.assigned)
+        return replace(options, formats=tuple(pinned(spec, topics) for spec in options.formats))
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -193,7 +200,12 @@ def _is_known(spark: SparkSession) -> bool:
 
 
 def _schema(options: SourceOptions) -> StructType:
-    return StructType([StructField(name, _FIELDS[name]) for name in options.columns])
+    made: dict[str, StructField] = {}
+    if options.formats:
+        from headrace.spark.columns import fields  # noqa: PLC0415  (where there are some)
+
+        made = fields(options.formats)
+    return StructType([made.get(name) or StructField(name, _FIELDS[name]) for name in options.columns])
 
 
 def _check_user_schema(schema: StructType, options: SourceOptions) -> None:

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from headrace.errors import ConfigError
+from headrace.spark.formats import OPTIONS as FORMATS
+from headrace.spark.formats import SideFormat, side_formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +26,8 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 _REFUSED: Final = {
     "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.deserializer": "keys are always binary; cast them in the query",
-    "kafka.value.deserializer": "values are always binary; cast them in the query",
+    "kafka.key.deserializer": "use key.format",
+    "kafka.value.deserializer": "use value.format",
     "kafka.key.serializer": "the key column is written as it is",
     "kafka.value.serializer": "the value column is written as it is",
     "kafka.enable.auto.commit": "offsets live in the checkpoint",
@@ -57,6 +59,7 @@ SOURCE: Final = (
     "groupIdPrefix",
     "includeHeaders",
     "columns",
+    *FORMATS,
 )
 """The source's options, but for those of clients, which begin with ``kafka.`` or `OURS`."""
 
@@ -126,6 +129,8 @@ class SourceOptions:
     fetch_retry_interval_ms: int = 10
     poll_timeout_ms: int = 120_000
     columns: tuple[str, ...] = COLUMNS
+    formats: tuple[SideFormat, ...] = ()
+    """Of keys and values that are columns and not bytes."""
 
     @property
     def begins_at_end(self) -> bool:
@@ -183,6 +188,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     maximum = _positive(given, "maxOffsetsPerTrigger")
     if streaming and minimum is not None and maximum is not None and minimum > maximum:
         raise ConfigError(f"minOffsetsPerTrigger ({minimum}) is greater than maxOffsetsPerTrigger ({maximum})")
+    formats = side_formats(given)
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in {"error", "latest"}:
         raise ConfigError(f"startingOffsetsByTimestampStrategy is 'error' or 'latest', not {strategy!r}")
@@ -203,7 +209,8 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         fetch_retries=_positive(given, "fetchOffset.numRetries") or 3,
         fetch_retry_interval_ms=_positive(given, "fetchOffset.retryIntervalMs") or 10,
         poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
-        columns=_columns(given, headers=headers),
+        columns=_columns(given, headers=headers, formats=formats),
+        formats=formats,
     )
 
 
@@ -373,8 +380,11 @@ def _check_pairs(start: Offsets, end: Offsets) -> None:
                 )
 
 
-def _columns(given: Mapping[str, str], *, headers: bool) -> tuple[str, ...]:
+def _columns(given: Mapping[str, str], *, headers: bool, formats: tuple[SideFormat, ...]) -> tuple[str, ...]:
     allowed = (*COLUMNS, "headers") if headers else COLUMNS
+    reported = [name for spec in formats for name in spec.reported]
+    # If any side reports, the bytes of both are those of its bad rows.
+    allowed = (*allowed, *reported, *(f"{spec.side}_bytes" for spec in formats if reported))
     text = given.get("columns")
     if text is None:
         return allowed

@@ -22,7 +22,7 @@ from headrace.spark.offsets import OffsetReader
 from headrace.spark.planning import Positions, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from types import TracebackType
 
     import pyarrow as pa
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.spark.options import SourceOptions
 
 _log = logging.getLogger("headrace.spark")
+_SOCKET_GONE = (BrokenPipeError, ConnectionResetError)
 
 
 def check_clients(options: SourceOptions) -> None:
@@ -48,15 +49,18 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
 
     Raises:
         DataLossError: records of the range are gone.
+        DecodeError: a key or value cannot be decoded, and its ``on.error`` is ``raise``.
         KafkaTimeoutError: nothing arrived for ``kafkaConsumer.pollTimeoutMs``.
         OffsetOutOfRangeError: the broker refuses an offset that it says it has.
     """
     position = work.start
+    parts = _parts_of(options)
     while position < work.stop:
         try:
             for batch in _read_from(options, work, position):
                 position = cast("int", batch.column("offset")[-1].as_py()) + 1
-                yield batch.select(list(options.columns))
+                for rows in parts(batch):
+                    yield rows.select(list(options.columns))
         except (OffsetOutOfRangeError, KafkaTimeoutError):
             go_on = _after_loss(options, work, position)
             if go_on == position:
@@ -64,6 +68,16 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
             position = go_on
         else:
             return
+
+
+def _parts_of(options: SourceOptions) -> Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]:
+    """What makes of a batch of bytes one or more with the query's columns."""
+    if not options.formats:
+        return lambda batch: (batch,)
+    from headrace.spark.columns import columns_of, decoded  # noqa: PLC0415  (in the worker only)
+
+    columns = columns_of(options.formats)
+    return lambda batch: decoded(columns, batch)
 
 
 def _read_from(options: SourceOptions, work: Range, position: int) -> Iterator[pa.RecordBatch]:
@@ -201,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Closes the driver's clients."""
         clients.close_idle()
-        if isinstance(sys.exc_info()[1], (EOFError, BrokenPipeError)):
+        if isinstance(sys.exc_info()[1], (EOFError, *_SOCKET_GONE)):
             _end_quietly()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -270,11 +284,11 @@ def _end_quietly() -> None:
 
     Spark tells the process of a source that its query has been stopped by closing the socket. The process then tries
     to report the end of that socket through the socket, and dies of the `BrokenPipeError` with many lines on the
-    terminal, though nothing is wrong.
+    terminal, though nothing is wrong. Where something was still on its way, the socket is reset instead.
     """
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, BrokenPipeError):
+        if not issubclass(kind, _SOCKET_GONE):
             sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = hook

@@ -127,7 +127,7 @@ fn answer_metadata<D: Disk>(
             node_id: context.config.node_id,
             host: context.config.advertised_host.clone(),
             port: i32::from(context.config.advertised_port),
-            rack: context.config.broker_rack.clone(),
+            rack: context.config.rack(),
         }],
         cluster_id: Some(context.store.cluster_id.clone()),
         controller_id: context.config.node_id,
@@ -283,7 +283,7 @@ pub(crate) fn describe_cluster<D: Disk>(
             broker_id: context.config.node_id,
             host: context.config.advertised_host.clone(),
             port: i32::from(context.config.advertised_port),
-            rack: context.config.broker_rack.clone(),
+            rack: context.config.rack(),
             is_fenced: false,
         }],
         ..DescribeClusterResponse::default()

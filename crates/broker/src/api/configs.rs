@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use headrace_log::Disk;
+use headrace_options::{Row, Type};
 use headrace_wire::address::HostPort;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::alter_configs_response::AlterConfigsResourceResponse;
@@ -26,7 +27,7 @@ use crate::context::{Change, Context};
 use crate::distinct::{distinct, repeated};
 use crate::lacking::lacks;
 use crate::store::{Topic, check_name};
-use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
+use crate::topic_config::{self, DefaultOf, TOPIC_OPTIONS, TopicOption};
 
 /// Kafka's resource types.
 const TOPIC: i8 = 2;
@@ -160,7 +161,7 @@ pub(super) fn source_of(
 }
 
 fn broker_source(name: &str, config: &BrokerConfig) -> i8 {
-    let default = BrokerConfig::OPTIONS.iter().find(|row| row.name == name).map(|row| row.default);
+    let default = BrokerConfig::ROWS.iter().find(|row| row.name == name).and_then(|row| row.default);
     if config.get(name).as_deref() == default { OF_DEFAULT } else { OF_BROKER_FILE }
 }
 
@@ -226,7 +227,7 @@ fn describe_resource<D: Disk>(
         // An empty name asks for the defaults of all brokers, of which there are none.
         Target::Broker if name.is_empty() => Ok(Vec::new()),
         Target::Broker if *name == context.config.node_id.to_string() => {
-            let options = BrokerConfig::OPTIONS.iter().map(|row| broker_option(context, row, detail));
+            let options = BrokerConfig::ROWS.iter().map(|row| broker_option(context, row, detail));
             let options = options.chain([advertised_listeners(context, detail)]);
             Ok(options.filter(|option| wanted(&option.name)).collect())
         }
@@ -303,22 +304,12 @@ fn advertised_listeners<D: Disk>(context: &Context<D>, detail: Detail) -> Descri
         config_source: OF_BROKER_FILE,
         is_sensitive: false,
         synonyms: Vec::new(),
-        config_type: Kind::List.id(),
+        config_type: Type::List.id(),
         documentation: detail.documentation.then(|| "where clients are told to connect.".to_owned()),
     }
 }
 
-fn broker_option<D: Disk>(
-    context: &Context<D>,
-    row: &crate::config::OptionRow,
-    detail: Detail,
-) -> DescribeConfigsResourceResult {
-    let kind = match row.kind {
-        "boolean" => Kind::Boolean,
-        "int" => Kind::Int,
-        "long" => Kind::Long,
-        _ => Kind::String,
-    };
+fn broker_option<D: Disk>(context: &Context<D>, row: &Row, detail: Detail) -> DescribeConfigsResourceResult {
     let value = context.config.get(row.name);
     let source = broker_source(row.name, &context.config);
     let name = row.name.to_owned();
@@ -331,7 +322,7 @@ fn broker_option<D: Disk>(
         config_source: source,
         is_sensitive: false,
         synonyms,
-        config_type: kind.id(),
+        config_type: row.config_type.id(),
         documentation: detail.documentation.then(|| row.sentence.to_owned()),
     }
 }
@@ -455,7 +446,7 @@ fn change<D: Disk>(
         overrides.insert(name.to_owned(), value);
         return Ok(());
     }
-    let Some(option) = topic_config::find(name).filter(|o| o.kind == Kind::List) else {
+    let Some(option) = topic_config::find(name).filter(|o| o.kind == Type::List) else {
         let operation = if operation == APPEND { "APPEND" } else { "SUBTRACT" };
         let why = format!("Can't {operation} to key {name} because its type is not LIST.");
         return Err((ErrorCode::INVALID_CONFIG, why));

@@ -295,7 +295,7 @@ fn fetch_response<D: Disk>(
                 node_id: context.config.node_id,
                 host: context.config.advertised_host.clone(),
                 port: i32::from(context.config.advertised_port),
-                rack: context.config.broker_rack.clone(),
+                rack: context.config.rack(),
             });
         }
         let data = partition_data(context, read, fenced && version >= LEADER_FROM, &mut files);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use foldhash::{HashMap, HashMapExt as _};
 use headrace_log::{Disk, Identity, LogDir, LogError, OpenMode, PartitionDir, Recovery};
@@ -94,11 +94,11 @@ impl<D: Disk> Store<D> {
     ) -> Result<(Self, StartReport), BrokerError> {
         let identity = Identity {
             node_id: config.node_id,
-            cluster_id: config.cluster_id.clone(),
+            cluster_id: Some(config.cluster_id.clone()).filter(|id| !id.is_empty()),
             new_cluster_id: random.uuid(),
             new_directory_id: random.uuid(),
         };
-        let path = config.data_dir.clone();
+        let path = PathBuf::from(&config.data_dir);
         let mut dir = LogDir::open(disk.clone(), &path, &identity)?;
         let mut found: BTreeMap<(String, i32), PartitionDir> =
             dir.partitions()?.into_iter().map(|p| ((p.topic.clone(), p.partition), p)).collect();

@@ -1,14 +1,14 @@
 //! Finds an option by the name that a caller wrote, or says why there is none.
 
-use headrace_wire::names::nearest;
+use headrace_options::{Refusal, Row, Values, nearest};
 
-use super::row::{Role, Row};
+use super::role::Role;
 use super::table::rows;
 use crate::error::{Error, Result};
 
 /// Options that Kafka's clients know and this one does not, each with the reason. A name ending in a dot stands for
 /// all that begin so.
-const UNSUPPORTED: &[(&str, &str)] = &[
+pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("ssl.truststore.", "use ssl.ca.location with a PEM file"),
     ("ssl.keystore.", "use ssl.certificate.location and ssl.key.location with PEM files"),
     ("ssl.enabled.protocols", "TLS 1.2 and 1.3 are always on, and nothing older"),
@@ -51,7 +51,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
 ];
 
 /// librdkafka's names for what has another name here, each with what to use.
-const OF_LIBRDKAFKA: &[(&str, &str)] = &[
+pub(super) const OF_LIBRDKAFKA: &[(&str, &str)] = &[
     ("metadata.broker.list", "use bootstrap.servers"),
     ("queue.buffering.max.ms", "use linger.ms"),
     ("queue.buffering.max.kbytes", "use buffer.memory, which is in bytes"),
@@ -118,7 +118,7 @@ const OF_LIBRDKAFKA: &[(&str, &str)] = &[
 const NO_STATISTICS: &str = "metrics() of producers and consumers tells what there is";
 
 /// Settings of a share group (KIP-932, KIP-1240), which all its members have in common.
-const OF_SHARE_GROUPS: &[&str] = &[
+pub(super) const OF_SHARE_GROUPS: &[&str] = &[
     "share.auto.offset.reset",
     "share.isolation.level",
     "share.record.lock.duration.ms",
@@ -165,10 +165,27 @@ const NO_METRICS: &str = "there are no reporters; Producer.metrics() tells what 
 /// Letters in which a name that was meant to be an option's differs from it, at most.
 const SLIP_MAX: usize = 2;
 
+/// What was given, checked to be options of the role.
+pub(super) fn values(role: Role, pairs: impl IntoIterator<Item = (String, String)>) -> Result<Values> {
+    let mut values = Values::default();
+    for (written, text) in pairs {
+        if let Some(other) = values.insert(find(role, &written)?, &written, &text) {
+            return Err(Error::config(written, format!("it is given twice (also as '{other}')")));
+        }
+    }
+    Ok(values)
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::config(refusal.written, refusal.why)
+    }
+}
+
 /// The row for a name in either spelling, among those that `role` takes.
-pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
+fn find(role: Role, written: &str) -> Result<&'static Row> {
     let name = canonical(written);
-    if let Some(row) = rows().find(|r| r.name == name && role.takes(r.role)) {
+    if let Some((_, row)) = rows().find(|(of, row)| row.name == name && role.takes(*of)) {
         return Ok(row);
     }
     if let Some((_, why)) = NOT_FOR_SHARES.iter().find(|(known, _)| role == Role::Share && name == *known) {
@@ -178,14 +195,14 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
         let why = "it is a setting of the share group, not of a client: Admin.alter_group_config sets it";
         return Err(Error::config(written, why));
     }
-    if let Some(row) = rows().find(|r| r.name == name) {
-        let why = format!("it is an option of the {}, not of the {}", row.role.name(), role.name());
+    if let Some((other, _)) = rows().find(|(_, row)| row.name == name) {
+        let why = format!("it is an option of the {}, not of the {}", other.name(), role.name());
         return Err(Error::config(written, why));
     }
     if let Some((_, instead)) = OF_LIBRDKAFKA.iter().find(|(known, _)| name == *known) {
         return Err(Error::config(written, format!("librdkafka calls it so: {instead}")));
     }
-    let near = nearest(&name, rows().filter(|r| role.takes(r.role)).map(|r| r.name));
+    let near = nearest(&name, rows().filter(|(of, _)| role.takes(*of)).map(|(_, row)| row.name));
     let unsupported = UNSUPPORTED.iter().find(|(known, _)| match known.strip_suffix('.') {
         // A slip of the finger is no option of Kafka's.
         Some(_) => name.starts_with(known) && near.is_none_or(|(far, _)| far > SLIP_MAX),
@@ -204,28 +221,13 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
     Err(Error::config(written, format!("no such option of the {}{hint}", role.name())))
 }
 
-/// librdkafka's names that are none here, and what to use.
-pub(super) fn of_librdkafka() -> &'static [(&'static str, &'static str)] {
-    OF_LIBRDKAFKA
-}
-
 /// Whether a name in either spelling is an option of another kind of client only.
 pub(super) fn is_of_another(role: Role, written: &str) -> bool {
     let name = canonical(written);
-    let mut named = rows().filter(|r| r.name == name).peekable();
-    named.peek().is_some() && !named.any(|r| role.takes(r.role))
+    let mut named = rows().filter(|(_, row)| row.name == name).peekable();
+    named.peek().is_some() && !named.any(|(of, _)| role.takes(of))
 }
 
 fn canonical(written: &str) -> String {
     written.trim().replace('_', ".")
-}
-
-/// Settings of a share group, for the reference page.
-pub(super) fn settings_of_share_groups() -> &'static [&'static str] {
-    OF_SHARE_GROUPS
-}
-
-/// The names of [`UNSUPPORTED`] with their reasons, for the reference page.
-pub(super) fn unsupported() -> &'static [(&'static str, &'static str)] {
-    UNSUPPORTED
 }

@@ -2,17 +2,18 @@
 
 mod known;
 mod page;
-mod row;
+mod role;
 mod security;
 mod security_checks;
 mod table;
 #[cfg(test)]
 mod tests;
 mod value;
-mod values;
+
+pub use headrace_options::{Kind, Row};
 
 pub use self::page::page;
-pub use self::row::{Kind, Role, Row};
+pub use self::role::Role;
 pub use self::security::{Mechanism, Secret, SecurityProtocol};
 pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, ShareConfig, rows};
 pub use self::value::{

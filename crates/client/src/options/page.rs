@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
-use super::known::{of_librdkafka, settings_of_share_groups, unsupported};
-use super::row::{Kind, Role, Row};
+use headrace_options::{Kind, Row, reasons, table};
+
+use super::known::{OF_LIBRDKAFKA, OF_SHARE_GROUPS, UNSUPPORTED};
+use super::role::Role;
 use super::table::rows;
 
 /// The reference page of all options, in Markdown.
@@ -23,37 +25,27 @@ pub fn page() -> String {
         (Role::Share, "Share consumer"),
         (Role::Admin, "Admin client"),
     ] {
-        let _ =
-            write!(page, "\n## {title}\n\n| option | takes | default | what it does |\n|---|---|---|---|\n");
-        for row in rows().filter(|r| r.role == role) {
-            let _ = writeln!(page, "{}", line(row));
-        }
+        let lines = rows().filter(|(of, _)| *of == role).map(|(_, row)| line(role, row));
+        let heads = ["option", "takes", "default", "what it does"];
+        let _ = write!(page, "\n## {title}\n\n{}", table(heads, lines));
     }
-    let settings: Vec<String> = settings_of_share_groups().iter().map(|name| format!("`{name}`")).collect();
+    let settings: Vec<String> = OF_SHARE_GROUPS.iter().map(|name| format!("`{name}`")).collect();
     let _ = write!(
         page,
         "\n## Settings of share groups\n\nThey belong to the group, not to a client: set them with `Admin.alter_group_config`.\n\n{}\n",
         settings.join(", ")
     );
-    page.push_str("\n## Known to Kafka, not supported\n\n| option | why |\n|---|---|\n");
-    for (name, why) in unsupported() {
-        let all = if name.ends_with('.') { "*" } else { "" };
-        let _ = writeln!(page, "| `{name}{all}` | {why} |");
-    }
-    page.push_str("\n## Names of librdkafka\n\n| option | what to use |\n|---|---|\n");
-    for (name, instead) in of_librdkafka() {
-        let _ = writeln!(page, "| `{name}` | {instead} |");
-    }
-    page
+    page += &reasons("Known to Kafka, not supported", ["option", "why"], UNSUPPORTED);
+    page + &reasons("Names of librdkafka", ["option", "what to use"], OF_LIBRDKAFKA)
 }
 
-fn line(row: &Row) -> String {
+fn line(role: Role, row: &Row) -> [String; 4] {
     let mark = if row.ours { " *" } else { "" };
     let default = match row.default {
         Some("") => "empty".to_owned(),
         Some(default) => format!("`{default}`"),
         None if matches!(
-            (row.role, row.name),
+            (role, row.name),
             (Role::Common, "bootstrap.servers") | (Role::Share, "group.id")
         ) =>
         {
@@ -69,5 +61,5 @@ fn line(row: &Row) -> String {
         Kind::Choice(words) | Kind::Choices(words) => words.join(", "),
         other => other.accepted(),
     };
-    format!("| `{}`{mark} | {takes} | {default} | {} |", row.name, row.sentence)
+    [format!("`{}`{mark}", row.name), takes, default, row.sentence.to_owned()]
 }

@@ -1,16 +1,16 @@
 //! Which options of TLS and SASL need or exclude each other.
 
-use super::row::Kind;
+use headrace_options::{Kind, OptionValue, Values};
+
 use super::security::{Mechanism, Secret};
 use super::table::{CommonConfig, MECHANISMS};
-use super::value::FromText;
-use super::values::Values;
 use crate::error::{Error, Result};
 use crate::sasl::TokenSource;
 
-impl FromText for TokenSource {
-    fn from_text(text: Option<&str>, _: Kind) -> Result<Self, String> {
-        Ok(text.map_or_else(Self::default, |text| Self::fixed(Secret::new(text.trim().to_owned()))))
+impl OptionValue for TokenSource {
+    fn from_text(text: Option<&str>, _: Kind) -> Option<Self> {
+        let fixed = text.map(|text| Self::fixed(Secret::new(text.trim().to_owned())));
+        Some(fixed.unwrap_or_default())
     }
 }
 

@@ -1,15 +1,16 @@
 //! The table of options.
 
+use headrace_options::{INT_MAX, Kind, LONG_MAX, Row, number, options};
 use headrace_pool::AllocationStrategy;
 
-use super::row::{Kind, Role, Row};
+use super::known;
+use super::role::Role;
 use super::security::{Mechanism, Secret, SecurityProtocol};
 use super::value::{
     AcknowledgementMode, Acks, AcquireMode, Assignor, AutoOffsetReset, BrokerShare, CompressionType,
     Datapath, Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy,
     ValueType,
 };
-use super::values::Values;
 use crate::error::{Error, Result};
 use crate::sasl::TokenSource;
 
@@ -21,52 +22,12 @@ const fn bytes(min: i64, max: i64) -> Kind {
     Kind::Int { min, max, unit: "bytes" }
 }
 
-const fn number(min: i64, max: i64) -> Kind {
-    Kind::Int { min, max, unit: "" }
-}
-
-const INT_MAX: i64 = i32::MAX as i64;
-const LONG_MAX: i64 = i64::MAX;
-
 pub(super) const PROTOCOLS: &[&str] = &["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
 pub(super) const MECHANISMS: &[&str] = &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"];
 
-/// A struct and its rows: `field: type = "name", kind, default, ours, sentence`.
-macro_rules! options {
-    ($(#[$doc:meta])* $config:ident, $rows:ident, $role:expr, { $($base:ident: $base_type:ident)? }
-     $($field:ident: $type:ty = $name:literal, $kind:expr, $default:expr, $ours:literal, $sentence:literal;)*) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct $config {
-            $(#[doc = "The options of every client."] pub $base: $base_type,)?
-            $(#[doc = concat!("`", $name, "`: ", $sentence)] pub $field: $type,)*
-        }
-
-        const $rows: &[Row] = &[$(Row {
-            name: $name,
-            role: $role,
-            kind: $kind,
-            default: $default,
-            ours: $ours,
-            sentence: $sentence,
-        },)*];
-
-        impl $config {
-            fn from_values(values: &Values) -> Result<Self> {
-                let mut rows = $rows.iter();
-                let mut row = || rows.next().ok_or_else(|| Error::Usage("an option has no row".to_owned()));
-                Ok(Self {
-                    $($base: $base_type::from_values(values)?,)?
-                    $($field: values.get(row()?)?,)*
-                })
-            }
-        }
-    };
-}
-
 options! {
     /// Options of every client.
-    CommonConfig, COMMON, Role::Common, {}
+    CommonConfig {}
     bootstrap_servers: Vec<Endpoint> = "bootstrap.servers",
         Kind::Form("a list of host:port, separated by commas"), None, false,
         "The brokers to connect to first, to learn of all brokers in the cluster; list a few, in case one is down.";
@@ -97,9 +58,9 @@ options! {
         "The limit up to which socket.connection.setup.timeout.ms doubles.";
     connections_max_idle_ms: u64 = "connections.max.idle.ms", ms(100), Some("540000"), false,
         "How long an idle connection is kept open.";
-    receive_buffer_bytes: Option<u32> = "receive.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
+    receive_buffer_bytes: i32 = "receive.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
         "The socket's receive buffer (SO_RCVBUF); -1 leaves it to the system, which grows it as needed.";
-    send_buffer_bytes: Option<u32> = "send.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
+    send_buffer_bytes: i32 = "send.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
         "The socket's send buffer (SO_SNDBUF); -1 leaves it to the system.";
     security_protocol: SecurityProtocol = "security.protocol", Kind::Choice(PROTOCOLS), Some("PLAINTEXT"), false,
         "How connections are secured: with TLS (SSL, SASL_SSL), with a login (SASL_PLAINTEXT, SASL_SSL), or not at all (PLAINTEXT).";
@@ -127,7 +88,10 @@ options! {
 
 options! {
     /// Options of a producer.
-    ProducerConfig, PRODUCER, Role::Producer, { common: CommonConfig }
+    ProducerConfig {
+        /// The options of every client.
+        common: CommonConfig
+    }
     acks: Acks = "acks", Kind::Choice(&["all", "-1", "1", "0"]), Some("all"), false,
         "When a broker acknowledges records: once all in-sync replicas have them (all), once the leader has them (1), or never (0).";
     linger_ms: u64 = "linger.ms", ms(0), Some("5"), false,
@@ -185,7 +149,10 @@ options! {
 
 options! {
     /// Options of a consumer.
-    ConsumerConfig, CONSUMER, Role::Consumer, { common: CommonConfig }
+    ConsumerConfig {
+        /// The options of every client.
+        common: CommonConfig
+    }
     group_id: Option<String> = "group.id", Kind::Text, None, false,
         "The group to share partitions and commit offsets with.";
     group_instance_id: Option<String> = "group.instance.id", Kind::Text, None, false,
@@ -250,7 +217,10 @@ options! {
 
 options! {
     /// Options of a share consumer.
-    ShareConfig, SHARE, Role::Share, { common: CommonConfig }
+    ShareConfig {
+        /// The options of every client.
+        common: CommonConfig
+    }
     group_id: String = "group.id", Kind::Text, None, false,
         "The share group to join.";
     share_acquire_mode: AcquireMode = "share.acquire.mode",
@@ -283,20 +253,30 @@ options! {
 
 options! {
     /// Options of an admin client.
-    AdminConfig, ADMIN, Role::Admin, { common: CommonConfig }
+    AdminConfig {
+        /// The options of every client.
+        common: CommonConfig
+    }
     retries: u32 = "retries", number(0, INT_MAX), Some("2147483647"), false,
         "How often a request is sent again after retriable errors, within default.api.timeout.ms.";
 }
 
-/// All options, in the order of the reference page.
-pub fn rows() -> impl Iterator<Item = &'static Row> {
-    COMMON.iter().chain(PRODUCER).chain(CONSUMER).chain(SHARE).chain(ADMIN)
+/// All options, in the order of the reference page, and whose they are.
+pub fn rows() -> impl Iterator<Item = (Role, &'static Row)> {
+    let tables: [(Role, &[Row]); 5] = [
+        (Role::Common, CommonConfig::ROWS),
+        (Role::Producer, ProducerConfig::ROWS),
+        (Role::Consumer, ConsumerConfig::ROWS),
+        (Role::Share, ShareConfig::ROWS),
+        (Role::Admin, AdminConfig::ROWS),
+    ];
+    tables.into_iter().flat_map(|(role, rows)| rows.iter().map(move |row| (role, row)))
 }
 
 impl CommonConfig {
     /// Reads the options of every client alone.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        let values = Values::from_pairs(Role::Common, pairs)?;
+        let values = known::values(Role::Common, pairs)?;
         let config = Self::from_values(&values)?;
         config.check_security(&values)?;
         Ok(config)
@@ -306,7 +286,7 @@ impl CommonConfig {
 impl ProducerConfig {
     /// Reads a producer's options; names as `a.b.c` or `a_b_c`. Options that do not go together are errors.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        let values = Values::from_pairs(Role::Producer, pairs)?;
+        let values = known::values(Role::Producer, pairs)?;
         let mut config = Self::from_values(&values)?;
         config.common.check_security(&values)?;
         let conflict = if config.acks != Acks::All {
@@ -365,7 +345,7 @@ impl ProducerConfig {
 impl ConsumerConfig {
     /// Reads a consumer's options; names as `a.b.c` or `a_b_c`. Options that do not go together are errors.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        let values = Values::from_pairs(Role::Consumer, pairs)?;
+        let values = known::values(Role::Consumer, pairs)?;
         let mut config = Self::from_values(&values)?;
         config.common.check_security(&values)?;
         if config.heartbeat_interval_ms >= config.session_timeout_ms {
@@ -395,7 +375,7 @@ impl ConsumerConfig {
 impl ShareConfig {
     /// Reads a share consumer's options; names as `a.b.c` or `a_b_c`.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        let values = Values::from_pairs(Role::Share, pairs)?;
+        let values = known::values(Role::Share, pairs)?;
         let config = Self::from_values(&values)?;
         config.common.check_security(&values)?;
         if config.group_id.is_empty() {
@@ -408,18 +388,16 @@ impl ShareConfig {
 impl AdminConfig {
     /// Reads an admin client's options; names as `a.b.c` or `a_b_c`.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        Self::checked(&Values::from_pairs(Role::Admin, pairs)?)
+        let values = known::values(Role::Admin, pairs)?;
+        let config = Self::from_values(&values)?;
+        config.common.check_security(&values)?;
+        Ok(config)
     }
 
     /// Reads an admin client's options out of those of another client beside which it works: what an admin client does
     /// not take is skipped.
     pub fn from_shared_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        Self::checked(&Values::from_shared_pairs(Role::Admin, pairs)?)
-    }
-
-    fn checked(values: &Values) -> Result<Self> {
-        let config = Self::from_values(values)?;
-        config.common.check_security(values)?;
-        Ok(config)
+        let own = pairs.into_iter().filter(|(written, _)| !known::is_of_another(Role::Admin, written));
+        Self::from_pairs(own)
     }
 }

@@ -34,7 +34,7 @@ fn defaults() {
     assert_eq!(p.common.bootstrap_servers, [Endpoint { host: "k".to_owned(), port: 9092 }]);
     assert_eq!((p.acks, p.linger_ms, p.enable_idempotence), (Acks::All, 5, true));
     assert_eq!((p.retries, p.max_in_flight_requests_per_connection), (i32::MAX.unsigned_abs(), 5));
-    assert_eq!(p.common.receive_buffer_bytes, None);
+    assert_eq!(p.common.receive_buffer_bytes, -1);
     let c = consumer(&[("group.id", "g")]).unwrap();
     assert_eq!(c.auto_offset_reset, AutoOffsetReset::Latest);
     assert_eq!((c.enable_auto_commit, c.check_crcs, c.include_headers), (true, true, false));
@@ -51,8 +51,8 @@ fn defaults() {
 #[test]
 fn every_default_is_accepted_and_every_row_has_its_sentence() {
     let mut names = std::collections::BTreeSet::new();
-    for row in rows() {
-        assert!(names.insert((row.role, row.name)), "{} stands twice", row.name);
+    for (role, row) in rows() {
+        assert!(names.insert((role, row.name)), "{} stands twice", row.name);
         assert!(row.sentence.ends_with('.') && row.sentence.len() > 15, "{}", row.name);
         assert!(row.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'.'), "{}", row.name);
         let Some(default) = row.default else { continue };
@@ -68,11 +68,11 @@ fn every_default_is_accepted_and_every_row_has_its_sentence() {
 
 #[test]
 fn every_word_that_a_row_offers_is_accepted() {
-    for row in rows().filter(|r| r.role != Role::Common) {
+    for (role, row) in rows().filter(|(role, _)| *role != Role::Common) {
         let (Kind::Choice(words) | Kind::Choices(words)) = row.kind else { continue };
         for word in words {
             let given = [(row.name, *word), ("group.id", "g")];
-            let refused = match row.role {
+            let refused = match role {
                 Role::Producer => producer(&given[..1]).err(),
                 Role::Share => share(&given).err(),
                 _ => consumer(&given).err(),
@@ -124,10 +124,10 @@ fn names_of_librdkafka_are_answered_with_ours() {
         assert_eq!(option, written);
         assert!(why.contains(&format!("use {instead}")), "{why}");
     }
-    for (name, instead) in known::of_librdkafka() {
-        assert!(!rows().any(|row| row.name == *name), "{name} is an option");
+    for (name, instead) in known::OF_LIBRDKAFKA {
+        assert!(!rows().any(|(_, row)| row.name == *name), "{name} is an option");
         if let Some(ours) = instead.strip_prefix("use ").and_then(|rest| rest.split([',', ' ']).next()) {
-            assert!(rows().any(|row| row.name == ours), "{ours} is none");
+            assert!(rows().any(|(_, row)| row.name == ours), "{ours} is none");
         }
     }
 }

@@ -2,70 +2,8 @@
 
 use std::fmt;
 
-use headrace_pool::AllocationStrategy;
+use headrace_options::{Kind, OptionValue, choice};
 use headrace_wire::address::{HostError, HostPort, check_host, has_user_info};
-
-use super::row::Kind;
-
-/// Reads a value. The error says what is accepted, as the end of "it takes ...".
-pub(super) trait FromText: Sized {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String>;
-
-    /// Why a text is refused, for whoever gave it.
-    fn refusal(text: &str, accepted: &str) -> String {
-        format!("'{text}' is not accepted; it takes {accepted}")
-    }
-}
-
-impl FromText for bool {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        match text.unwrap_or("").trim().to_ascii_lowercase().as_str() {
-            "true" => Ok(true),
-            "false" => Ok(false),
-            _ => Err(kind.accepted()),
-        }
-    }
-}
-
-macro_rules! ints {
-    ($($type:ty),*) => {$(
-        impl FromText for $type {
-            fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-                text.and_then(|t| kind.int(t)).and_then(|n| n.try_into().ok()).ok_or_else(|| kind.accepted())
-            }
-        }
-    )*};
-}
-ints!(i32, i64, u32, u64, usize);
-
-impl FromText for String {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        let offered = |text: &str| match kind {
-            Kind::Choice(words) => words.contains(&text),
-            _ => true,
-        };
-        text.filter(|text| offered(text)).map(str::to_owned).ok_or_else(|| kind.accepted())
-    }
-}
-
-impl FromText for Option<String> {
-    fn from_text(text: Option<&str>, _: Kind) -> Result<Self, String> {
-        Ok(text.filter(|t| !t.is_empty()).map(str::to_owned))
-    }
-}
-
-/// A number for which -1 means "leave it to the system".
-impl FromText for Option<u32> {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        i64::from_text(text, kind).map(|n| u32::try_from(n).ok())
-    }
-}
-
-impl FromText for AllocationStrategy {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        text.and_then(|text| text.parse().ok()).ok_or_else(|| kind.accepted())
-    }
-}
 
 /// `buffer.memory.broker.share`: a part of `buffer.memory`, more than nothing and at most all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,9 +52,9 @@ impl fmt::Display for BrokerShare {
     }
 }
 
-impl FromText for BrokerShare {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        text.and_then(|text| Self::parse(text.trim())).ok_or_else(|| kind.accepted())
+impl OptionValue for BrokerShare {
+    fn from_text(text: Option<&str>, _: Kind) -> Option<Self> {
+        Self::parse(text?.trim())
     }
 }
 
@@ -167,11 +105,9 @@ impl Endpoint {
     }
 }
 
-impl FromText for Vec<Endpoint> {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        let servers = text.unwrap_or("").split(',').map(str::trim).filter(|s| !s.is_empty());
-        let servers: Option<Self> = servers.map(Endpoint::parse).collect();
-        servers.filter(|s| !s.is_empty()).ok_or_else(|| kind.accepted())
+impl OptionValue for Endpoint {
+    fn from_text(text: Option<&str>, _: Kind) -> Option<Self> {
+        Self::parse(text?)
     }
 
     fn refusal(text: &str, accepted: &str) -> String {
@@ -187,25 +123,6 @@ impl FromText for Vec<Endpoint> {
         };
         format!("{why}; it takes {accepted}")
     }
-}
-
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $($text:literal)|+,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl FromText for $name {
-            fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-                match text.unwrap_or("").trim().to_ascii_lowercase().as_str() {
-                    $($($text)|+ => Ok(Self::$variant),)+
-                    _ => Err(kind.accepted()),
-                }
-            }
-        }
-    };
 }
 
 choice! {
@@ -384,14 +301,6 @@ choice! {
     }
 }
 
-impl FromText for Vec<Assignor> {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        let words = text.unwrap_or("").split(',').map(str::trim).filter(|w| !w.is_empty());
-        let words: Self = words.map(|w| Assignor::from_text(Some(w), kind)).collect::<Result<_, _>>()?;
-        if words.is_empty() { Err(kind.accepted()) } else { Ok(words) }
-    }
-}
-
 /// `auto.offset.reset`: where to start without a committed offset, or when it is out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AutoOffsetReset {
@@ -405,18 +314,13 @@ pub enum AutoOffsetReset {
     ByDuration(u64),
 }
 
-impl FromText for AutoOffsetReset {
-    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        let text = text.unwrap_or("").trim().to_ascii_lowercase();
-        match text.as_str() {
-            "earliest" => Ok(Self::Earliest),
-            "latest" => Ok(Self::Latest),
-            "none" => Ok(Self::None),
-            other => other
-                .strip_prefix("by_duration:")
-                .and_then(iso_duration_ms)
-                .map(Self::ByDuration)
-                .ok_or_else(|| kind.accepted()),
+impl OptionValue for AutoOffsetReset {
+    fn from_text(text: Option<&str>, _: Kind) -> Option<Self> {
+        match text?.trim().to_ascii_lowercase().as_str() {
+            "earliest" => Some(Self::Earliest),
+            "latest" => Some(Self::Latest),
+            "none" => Some(Self::None),
+            other => other.strip_prefix("by_duration:").and_then(iso_duration_ms).map(Self::ByDuration),
         }
     }
 }
@@ -510,7 +414,7 @@ mod tests {
         for text in
             ["0", "0.0", "1.1", "2", "-0.5", "", ".5", "0,5", "50%", "0.0000000001", "nan", "9999999999"]
         {
-            assert!(BrokerShare::from_text(Some(text), kind).is_err(), "{text}");
+            assert_eq!(BrokerShare::from_text(Some(text), kind), None, "{text}");
         }
     }
 

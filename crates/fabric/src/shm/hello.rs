@@ -30,6 +30,13 @@ pub struct Listener {
     name: String,
 }
 
+impl Drop for Listener {
+    /// A child that was forked meanwhile has it open too, and who connects would wait for that.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 impl Listener {
     /// Listens at a name that nobody guesses.
     ///

@@ -63,6 +63,14 @@ pub struct Link {
     wants_room: u64,
 }
 
+impl Drop for Link {
+    /// To close the socket would not do: a child of this process that was forked meanwhile has it open too, and the other
+    /// side would not see the end.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 impl Link {
     pub(super) fn new(
         socket: OwnedFd,

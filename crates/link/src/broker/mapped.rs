@@ -48,6 +48,15 @@ impl<M: MappedLink> MappedEnd<M> {
         Ok(note.is_some())
     }
 
+    /// Hears the client's socket, by which nothing can come but its end. One that says more loses its link, and so cannot keep
+    /// the broker busy with that.
+    pub(super) fn poll_control(&mut self) -> Result<(), LinkError> {
+        match self.link.control()? {
+            None => Ok(()),
+            Some(_) => Err(LinkError::Peer("exposes memory, which a broker takes from no client")),
+        }
+    }
+
     #[inline]
     pub(super) fn act<F: LogFile>(
         &mut self,
@@ -186,6 +195,17 @@ mod tests {
             }
             (notes, notified)
         }
+    }
+
+    #[test]
+    fn a_client_that_exposes_memory_loses_its_link() {
+        let mut test = Test::new(8);
+        test.end.poll_control().unwrap();
+        let memory = Memory::sealed("test", 8).unwrap();
+        test.client.expose(1, &memory, Rights::Read).unwrap();
+        test.wire.run();
+        let why = test.end.poll_control().unwrap_err().to_string();
+        assert!(why.contains("exposes memory"), "{why}");
     }
 
     #[test]

@@ -132,6 +132,17 @@ impl<M: MappedLink, E: Endpoint, F: LogFile> BrokerEnd<M, E, F> {
         }
     }
 
+    /// Hears what the client says beside its memory; to be called when there may be something.
+    ///
+    /// # Errors
+    /// As [`BrokerEnd::poll`].
+    pub fn poll_control(&mut self) -> Result<(), LinkFault> {
+        match &mut self.over {
+            Over::Mapped(end) => Ok(end.poll_control()?),
+            Over::Remote(_) => Ok(()),
+        }
+    }
+
     /// Does what the broker wants done: what it exposes, revokes, answers, and that slots have changed. Links are made and
     /// ended elsewhere.
     ///

@@ -83,22 +83,13 @@ enum Op {
     Chunk { reading: u64, key: u64, slot: usize, len: usize },
 }
 
-/// What waits for room, in order.
+/// What waits for room, in order. What is for memory that has been revoked meanwhile is dropped when its turn comes:
+/// a broker gives each memory of a link a key of its own.
 #[derive(Debug)]
 enum Unsent {
     Message(LinkMessage),
     Write { key: u64, at: usize, len: usize, notify: Option<u32> },
     FetchAdd { key: u64, at: usize, add: u64 },
-}
-
-impl Unsent {
-    /// Whether it is for memory of that name.
-    fn is_for(&self, name: u64) -> bool {
-        match self {
-            Unsent::Message(_) => false,
-            Unsent::Write { key, .. } | Unsent::FetchAdd { key, .. } => *key == name,
-        }
-    }
 }
 
 /// What nothing is begun with any more.
@@ -251,7 +242,6 @@ impl<E: Endpoint> RemoteClient<E> {
     fn forget(&mut self, key: u64) -> Result<(), FabricError> {
         self.files.remove(&key);
         self.readings.retain(|reading| reading.key != key);
-        self.unsent.retain(|unsent| !unsent.is_for(key));
         if let Some(exposed) = self.exposed.remove(&key) {
             self.retire(Retired::Own(exposed.local));
         }

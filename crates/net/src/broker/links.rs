@@ -33,6 +33,8 @@ const RING_NOTES: u32 = 2048;
 const HELLO_MS: u64 = 5000;
 /// Who has connected and not said yet who it is.
 const ARRIVALS_MAX: usize = 64;
+/// How many connect in one turn, to either listener: who floods one of them holds up the turn by no more than this.
+pub(super) const ACCEPTS_PER_TURN: usize = 32;
 
 /// What the log says of a client that gets no link.
 const REFUSED: &str = "a client that came for a link is turned away";
@@ -242,7 +244,7 @@ impl Links {
         if let Some(number) = token.0.checked_sub(LINKS) {
             let place = number / 2;
             if number % 2 == 1 {
-                if let Some((_, link)) = self.mapped(place) {
+                if let Some(link) = self.ends.at(place).and_then(BrokerEnd::mapped_link) {
                     link.drain_bell();
                 }
             } else {
@@ -260,10 +262,10 @@ impl Links {
         self.acceptable
     }
 
-    pub(super) fn accept(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, now: Now) {
-        while self.acceptable
-            && let Some(listener) = &self.listener
-        {
+    /// Takes who has connected, a bounded number in a turn: whether there may be more.
+    pub(super) fn accept(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, now: Now) -> bool {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.acceptable) else { return false };
             match listener.accept() {
                 Ok(Some(arrival)) if self.arrivals.len() < ARRIVALS_MAX => {
                     let key = self.arrivals.insert((arrival, now.mono_ms.saturating_add(HELLO_MS)));
@@ -283,10 +285,11 @@ impl Links {
                 Ok(None) => self.acceptable = false,
                 Err(error) => {
                     self.log("a client that comes for a link waits", None, &error);
-                    return;
+                    return false;
                 }
             }
         }
+        self.acceptable
     }
 
     /// Takes the first message of one that has connected.
@@ -319,24 +322,19 @@ impl Links {
         }
     }
 
-    /// The link of an end that is one over shared memory.
-    fn mapped(&mut self, place: usize) -> Option<(LinkId, &mut Link)> {
-        let end = self.ends.at(place)?;
-        Some((end.id(), end.mapped_link()?))
-    }
-
-    /// What a client says over its socket; but for its end there is nothing that it could say. And what waits to be told it.
+    /// Hears a client's socket, and sends what waits for room there.
     fn control(&mut self, broker: &mut Broker<FileDisk>, place: usize) {
-        while let Some((id, link)) = self.mapped(place) {
-            match link.control() {
-                Ok(None) => {
-                    let Err(error) = link.flush() else { return };
-                    self.drop_end(broker, id, &error);
-                }
-                Ok(Some(_)) => {}
-                Err(error) => self.drop_end(broker, id, &error),
-            }
-        }
+        let Some(end) = self.ends.at(place) else { return };
+        let id = end.id();
+        let ended = match (end.poll_control(), end.mapped_link()) {
+            (Err(fault), _) => fault.to_string(),
+            (Ok(()), Some(link)) => match link.flush() {
+                Ok(()) => return,
+                Err(error) => error.to_string(),
+            },
+            (Ok(()), None) => return,
+        };
+        self.drop_end(broker, id, &ended);
     }
 
     fn drop_end(&mut self, broker: &mut Broker<FileDisk>, link: LinkId, why: &dyn fmt::Display) {

@@ -33,7 +33,7 @@ use crate::outbox::{FileRange, Outbox};
 
 use super::flusher::{FlushDone, FlushWork};
 use super::frames::{FrameError, FrameReader, ReadTurn};
-use super::links::Links;
+use super::links::{ACCEPTS_PER_TURN, Links};
 use super::refusals::{Refusals, reason};
 use super::unsent::{Stalled, Unsent};
 
@@ -117,6 +117,8 @@ pub(super) struct Shard {
     listener: TcpListener,
     /// Connections may wait in the kernel's backlog (readiness is told only once).
     acceptable: bool,
+    /// More may have connected than one turn takes.
+    more_arrive: bool,
     connections: Slab<Connection>,
     /// Connections with work that no readiness event will announce again.
     pending: VecDeque<usize>,
@@ -179,6 +181,7 @@ impl Shard {
             poll,
             listener,
             acceptable: false,
+            more_arrive: false,
             connections: Slab::new(),
             pending: VecDeque::new(),
             links,
@@ -249,11 +252,9 @@ impl Shard {
                     }
                 }
             }
-            if self.acceptable {
-                self.accept();
-            }
+            self.more_arrive = self.acceptable && self.accept();
             if self.links.is_acceptable() {
-                self.links.accept(&mut self.broker, self.poll.registry(), now);
+                self.more_arrive |= self.links.accept(&mut self.broker, self.poll.registry(), now);
             }
             self.links.take_joined(&mut self.broker, now);
             let waiting = u32::try_from(self.pending.len()).unwrap_or(u32::MAX).max(1);
@@ -319,7 +320,7 @@ impl Shard {
 
     /// How long nothing will have to be done unless a socket says so; `None` for ever.
     fn timeout(&self) -> Option<Duration> {
-        if !self.pending.is_empty() || self.broker.has_work() {
+        if self.more_arrive || !self.pending.is_empty() || self.broker.has_work() {
             return Some(Duration::ZERO);
         }
         let idle = self.idle.first().map(|(at, _)| *at);
@@ -410,8 +411,9 @@ impl Shard {
         kept.drain(..surplus);
     }
 
-    fn accept(&mut self) {
-        loop {
+    /// Takes who has connected, a bounded number in a turn: whether there may be more.
+    fn accept(&mut self) -> bool {
+        for _ in 0..ACCEPTS_PER_TURN {
             match self.listener.accept() {
                 Ok((socket, peer)) => {
                     if self.connections.len() < CONNECTIONS_MAX {
@@ -430,10 +432,11 @@ impl Shard {
                     if self.acceptable {
                         self.refuse(|connections| reason(&e, connections));
                     }
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     /// A connection could not be accepted, which is said now and then.

@@ -254,8 +254,8 @@ impl ConsumerClient {
         Ok(found)
     }
 
-    /// All that was handed out before counts as processed.
-    fn begin_poll(&self) -> Result<()> {
+    /// All that was handed out before counts as processed, as with a poll.
+    pub fn begin_poll(&self) -> Result<()> {
         self.alive()?;
         if lock(&self.cache).begin_poll(self.clock.mono_ms()) {
             self.handle.drive(ConsumerCommand::Wake);

@@ -56,10 +56,10 @@ const WANT_BYTES_MAX: usize = 1 << 30;
 /// What options say about connections beneath Kafka's protocol.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketOptions {
-    /// `receive.buffer.bytes`; `None` leaves it to the system.
-    pub(crate) receive_buffer_bytes: Option<u32>,
-    /// `send.buffer.bytes`; `None` leaves it to the system.
-    pub(crate) send_buffer_bytes: Option<u32>,
+    /// `receive.buffer.bytes`; -1 leaves it to the system.
+    pub(crate) receive_buffer_bytes: i32,
+    /// `send.buffer.bytes`; -1 leaves it to the system.
+    pub(crate) send_buffer_bytes: i32,
     /// Where a login's tokens come from.
     pub(crate) tokens: TokenSource,
     /// `None` without TLS.
@@ -549,11 +549,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let address = others.remove(0);
         let socket = TcpStream::connect(address).and_then(|mut socket| {
             let _ = socket.set_nodelay(true);
-            if let Some(bytes) = self.sockets.receive_buffer_bytes {
-                rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes as usize)?;
+            if let Ok(bytes) = usize::try_from(self.sockets.receive_buffer_bytes) {
+                rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
             }
-            if let Some(bytes) = self.sockets.send_buffer_bytes {
-                rustix::net::sockopt::set_socket_send_buffer_size(&socket, bytes as usize)?;
+            if let Ok(bytes) = usize::try_from(self.sockets.send_buffer_bytes) {
+                rustix::net::sockopt::set_socket_send_buffer_size(&socket, bytes)?;
             }
             let interest = Interest::READABLE | Interest::WRITABLE;
             self.poll.registry().register(&mut socket, Token(conn.0 as usize), interest)?;

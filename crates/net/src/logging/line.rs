@@ -85,11 +85,16 @@ impl Taken {
             let _ = match value {
                 FieldValue::Number(number) => write!(text, " {name}={number}"),
                 FieldValue::Text(value) if is_plain(value) => write!(text, " {name}={value}"),
-                FieldValue::Text(value) => write!(text, " {name}=\"{}\"", value.replace('"', "\\\"")),
+                FieldValue::Text(value) => write!(text, " {name}=\"{}\"", quoted(value)),
             };
         }
         text
     }
+}
+
+/// So that a quotation mark that nothing escapes is the value's end.
+fn quoted(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', r#"\""#)
 }
 
 /// Whether it is seen where a value ends.
@@ -238,6 +243,13 @@ mod tests {
         );
         assert_eq!(line.fields[2], ("topic", FieldValue::Text("orders".to_owned())));
         assert_eq!(line.fields[3], ("partition", FieldValue::Number(3)));
+    }
+
+    #[test]
+    fn no_value_can_look_like_the_next_field() {
+        let why = r#"gone\" topic="payments"#;
+        let line = line(|| tracing::warn!(target: "headrace::broker", why, "no topic"));
+        assert_eq!(line.text, r#"no topic why="gone\\\" topic=\"payments""#);
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn who_lies_over_a_carried_connection_loses_that() {
 #[ignore = "needs an RDMA device"]
 fn a_carried_connection_that_is_silent_amid_a_frame_is_idle() {
     let folder = Folder::new("silent");
-    let server = broker(&folder.0, 0, &[("connections.max.idle.ms", "300")]);
+    let server = broker(&folder.0, 0, &[("connections.max.idle.ms", "3000")]);
     let mut peer = ByzantinePeer::new(server.bootstrap_servers());
     peer.message(&[0, 0, 1, 0, 0, 3]);
     ends(&mut peer.bare, "silence");

@@ -69,8 +69,8 @@ pub(super) struct Slot {
     /// The leader epoch of what stands before the position, -1 when not known. Another would pass for a truncation, or
     /// hide one.
     pub(super) leader_epoch: i32,
-    /// The position as of the caller's last poll: all before it has been processed. `None` also after the position was
-    /// moved while a caller has rows of before, until it polls again.
+    /// The position as of the caller's last poll: all before it has been processed. Where the position is moved while a
+    /// caller has rows of before, it is the lesser of the two until it polls again, or `None` if either is not known.
     pub(super) processed: Option<i64>,
     pub(super) processed_epoch: i32,
     pub(super) touched: bool,
@@ -141,9 +141,12 @@ impl Slot {
         self.start = start;
         self.position = start.offset();
         self.leader_epoch = -1;
-        // Nobody knows yet how much was processed of what a caller still has.
-        self.processed = self.position.filter(|_| !self.touched);
-        self.processed_epoch = -1;
+        // Nobody knows yet how much was processed of what a caller still has; what came before it was.
+        (self.processed, self.processed_epoch) = match (self.position, self.processed) {
+            (Some(to), Some(done)) if self.touched && done <= to => (Some(done), self.processed_epoch),
+            (to, done) if self.touched => (to.filter(|_| done.is_some()), -1),
+            (to, _) => (to, -1),
+        };
     }
 
     /// The next offset to be fetched and the leader epoch before it. Not to be asked while a job is out.

@@ -235,6 +235,26 @@ fn nothing_is_handed_out_while_it_is_held_back() {
 }
 
 #[test]
+fn what_was_processed_stays_so_when_the_position_moves() {
+    let mut cache = cache_of(1);
+    let first = ticket(&cache, 0);
+    cache.push_chunk(first, chunk(0, 0, 9));
+    take(&mut cache, 4);
+    cache.begin_poll(1);
+    take(&mut cache, 4);
+    // Of the four that the caller has, nobody knows; the four before are done with.
+    cache.seek(&[(tp(0), StartAt::Offset(6))]).unwrap();
+    assert_eq!((committable(&cache, true), committable(&cache, false)), (vec![(tp(0), 4)], vec![(tp(0), 6)]));
+    // Who goes back wants them again.
+    cache.seek(&[(tp(0), StartAt::Offset(2))]).unwrap();
+    assert_eq!(committable(&cache, true), [(tp(0), 2)]);
+    cache.begin_poll(2);
+    assert_eq!(committable(&cache, true), [(tp(0), 2)]);
+    cache.seek(&[(tp(0), StartAt::Latest)]).unwrap();
+    assert_eq!(committable(&cache, true), []);
+}
+
+#[test]
 fn room_that_comes_of_batches_without_rows_is_told() {
     let mut cache = cache_of(1);
     cache.skip_bad_records();

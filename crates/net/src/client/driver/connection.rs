@@ -1,7 +1,7 @@
 //! One connection: its socket, what encrypts or carries its bytes, and what has come and goes.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use headrace_fabric::verbs::VerbsEndpoint;
@@ -40,6 +40,14 @@ pub(super) struct Connection {
     pub(super) writable: bool,
     /// Further addresses of the host, for when this one does not answer.
     pub(super) others: Vec<SocketAddr>,
+}
+
+impl Drop for Connection {
+    /// To close the socket would not do: a child of this process that was forked meanwhile has it open too, and the broker
+    /// would keep the connection, and memory that it exposes by it.
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
 }
 
 impl Connection {

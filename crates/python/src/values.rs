@@ -1,0 +1,208 @@
+//! Decoders of keys and values: columns of bytes in, columns of what they mean out.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef};
+use arrow_schema::ArrowError;
+use headrace_values::avro::{AvroDecoder as Decoder, AvroEncoder as Encoder, AvroSchema};
+use headrace_values::framing::Framing;
+use headrace_values::json::JsonDecoder as OfJson;
+use headrace_values::text::Text;
+use headrace_values::{Decoded, SchemaError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::arrow;
+use crate::wait::uninterrupted;
+
+/// Decodes Avro.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct AvroDecoder(Decoder);
+
+/// A bad row: its number, the field and what is wrong.
+type BadRow = (usize, String, String);
+
+fn schema_error(error: SchemaError) -> PyErr {
+    PyValueError::new_err(error.0)
+}
+
+#[pymethods]
+impl AvroDecoder {
+    /// A decoder for rows that begin with the id of one of `writers`, or, without those, for bare rows of the reader's schema.
+    #[new]
+    #[pyo3(signature = (reader, references, columns, writers))]
+    fn new(
+        reader: &str,
+        references: Vec<String>,
+        columns: Option<Vec<String>>,
+        writers: Option<Vec<(u32, String)>>,
+    ) -> PyResult<Self> {
+        let reader = Arc::new(AvroSchema::parse(reader, &references).map_err(schema_error)?);
+        let framing = if writers.is_some() { Framing::Confluent } else { Framing::None };
+        let mut decoder = Decoder::new(reader.clone(), columns.as_deref(), framing).map_err(schema_error)?;
+        match writers {
+            None => decoder.add_writer(Framing::ONE, reader),
+            Some(writers) => {
+                for (number, schema) in writers {
+                    let schema = AvroSchema::parse(&schema, &references);
+                    let schema = schema
+                        .map_err(|error| PyValueError::new_err(format!("schema id {number}: {error}")))?;
+                    decoder.add_writer(number, Arc::new(schema));
+                }
+            }
+        }
+        Ok(Self(decoder))
+    }
+
+    /// The same with the schema of one more id, and the schemas that it names; or with why its rows cannot be decoded.
+    #[pyo3(signature = (number, schema, references, why=None))]
+    fn with_writer(&self, number: u32, schema: &str, references: Vec<String>, why: Option<String>) -> Self {
+        let mut decoder = self.0.clone();
+        match why.map_or_else(|| AvroSchema::parse(schema, &references), |why| Err(SchemaError(why))) {
+            Ok(schema) => decoder.add_writer(number, Arc::new(schema)),
+            Err(why) => decoder.refuse_writer(number, why.0),
+        }
+        Self(decoder)
+    }
+
+    /// The ids that rows name and whose schemas are not known, each once.
+    fn missing(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        let rows = arrow::import_column(rows)?;
+        uninterrupted(py, || self.0.missing(&rows)).map_err(arrow::arrow_error)
+    }
+
+    /// The values of rows, and the rows that could not be decoded.
+    fn decode(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<(Column, Vec<BadRow>)> {
+        let rows = arrow::import_column(rows)?;
+        columns(uninterrupted(py, || self.0.decode(&rows)))
+    }
+}
+
+/// Encodes Avro.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct AvroEncoder(Encoder);
+
+#[pymethods]
+impl AvroEncoder {
+    #[new]
+    fn new(schema: &str, references: Vec<String>) -> PyResult<Self> {
+        let schema = AvroSchema::parse(schema, &references).map_err(schema_error)?;
+        Encoder::new(Arc::new(schema)).map(Self).map_err(schema_error)
+    }
+
+    /// The rows of a struct, each behind a byte 0 and the id of the schema, if there is one. An error gives the field too.
+    fn encode(&self, py: Python<'_>, columns: &Bound<'_, PyAny>, number: Option<u32>) -> PyResult<Column> {
+        let columns = arrow::import_column(columns)?;
+        let columns = columns.as_struct_opt().ok_or_else(|| {
+            PyTypeError::new_err(format!("columns are a struct, and not {}", columns.data_type()))
+        })?;
+        let encoded = uninterrupted(py, || self.0.encode(columns, number));
+        let encoded = encoded.map_err(|error| PyValueError::new_err((error.to_string(), error.field)))?;
+        Ok(Column(Arc::new(encoded)))
+    }
+}
+
+/// Whether an Avro schema is one, with the default of each field.
+#[pyfunction]
+pub(crate) fn check_avro(py: Python<'_>, schema: &str, references: Vec<String>) -> PyResult<()> {
+    uninterrupted(py, || AvroSchema::parse(schema, &references)?.check_defaults()).map_err(schema_error)
+}
+
+/// Why rows that were written with one Avro schema cannot all be read with another: kind, place and reason. Both come with
+/// the schemas that they name.
+#[pyfunction]
+pub(crate) fn avro_incompatibilities(
+    py: Python<'_>,
+    reader: (String, Vec<String>),
+    writer: (String, Vec<String>),
+) -> PyResult<Vec<(&'static str, String, String)>> {
+    let parse = |(schema, references): &(String, Vec<String>)| AvroSchema::parse(schema, references);
+    let found = uninterrupted(py, || parse(&reader)?.incompatibilities(&parse(&writer)?));
+    let found = found.map_err(schema_error)?.into_iter();
+    Ok(found.map(|one| (one.kind, one.path, one.why)).collect())
+}
+
+/// The id of the schema of each row that Confluent's serializers wrote.
+#[pyfunction]
+pub(crate) fn schema_ids(py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<Column> {
+    let rows = arrow::import_column(rows)?;
+    let ids = uninterrupted(py, || Framing::Confluent.ids(&rows)).map_err(arrow::arrow_error)?;
+    Ok(Column(Arc::new(ids)))
+}
+
+/// Decodes JSON.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct JsonDecoder(OfJson);
+
+#[pymethods]
+impl JsonDecoder {
+    /// Into a type of Arrow.
+    #[new]
+    fn new(of: &Bound<'_, PyAny>) -> PyResult<Self> {
+        OfJson::new(&arrow::import_type(of)?).map(Self).map_err(schema_error)
+    }
+
+    fn decode(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<(Column, Vec<BadRow>)> {
+        let rows = arrow::import_column(rows)?;
+        columns(uninterrupted(py, || self.0.decode(&rows)))
+    }
+}
+
+/// Decodes texts and numbers as Kafka's own serializers write them.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct TextDecoder(Text);
+
+#[pymethods]
+impl TextDecoder {
+    /// By the name of the type: `string`, `bool`, `int16`, `int32`, `int64`, `float` or `double`.
+    #[new]
+    fn new(name: &str) -> PyResult<Self> {
+        let (_, of) = TEXTS
+            .into_iter()
+            .find(|(known, _)| *known == name)
+            .ok_or_else(|| PyValueError::new_err(format!("no serializer of Kafka writes {name}")))?;
+        Ok(Self(of))
+    }
+
+    fn decode(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<(Column, Vec<BadRow>)> {
+        let rows = arrow::import_column(rows)?;
+        columns(uninterrupted(py, || self.0.decode(&rows)))
+    }
+}
+
+/// By the names that pyarrow has for the types.
+const TEXTS: [(&str, Text); 7] = [
+    ("string", Text::Utf8),
+    ("bool", Text::Boolean),
+    ("int16", Text::Int16),
+    ("int32", Text::Int32),
+    ("int64", Text::Int64),
+    ("float", Text::Float32),
+    ("double", Text::Float64),
+];
+
+fn columns(decoded: Result<Decoded, ArrowError>) -> PyResult<(Column, Vec<BadRow>)> {
+    let decoded = decoded.map_err(arrow::arrow_error)?;
+    let errors = decoded.errors.into_iter().map(|error| (error.row, error.field, error.kind.to_string()));
+    Ok((Column(decoded.values), errors.collect()))
+}
+
+/// An array, for whoever speaks the `PyCapsule` interface.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct Column(ArrayRef);
+
+#[pymethods]
+impl Column {
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        // No other type is offered than the one that it has, as the interface permits.
+        drop(requested_schema);
+        arrow::export_column(py, &self.0)
+    }
+}

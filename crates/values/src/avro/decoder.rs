@@ -1,0 +1,158 @@
+//! Rows of bytes into one column of values.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::Array;
+use arrow_schema::{ArrowError, DataType};
+
+use super::plan::{Planner, Step};
+use super::rows::{Plan, RowReader};
+use super::schema::AvroSchema;
+use super::target::{Target, Targets, Wanted};
+use crate::column::{Column, Shape};
+use crate::error::{Decoded, Result, RowError, RowErrorKind, SchemaError};
+use crate::framing::Framing;
+use crate::input::{Rows, with_rows};
+
+/// Decodes Avro into the columns of one schema, the reader's, whichever schema each row was written with.
+#[derive(Debug, Clone)]
+pub struct AvroDecoder {
+    reader: Arc<AvroSchema>,
+    target: Arc<Target>,
+    shape: Shape,
+    framing: Framing,
+    /// By the id of their schema.
+    writers: BTreeMap<u32, Writer>,
+    /// How many different steps their plans have.
+    step_numbers: usize,
+}
+
+/// How its values are read, or why they cannot be.
+type Writer = Result<Arc<Plan>, String>;
+
+impl AvroDecoder {
+    /// A decoder into the columns of `reader`, or of its fields at `columns`, paths such as `price.amount`. It knows no
+    /// writer's schema yet.
+    ///
+    /// # Errors
+    /// A type cannot be a column, such as a record within itself, or there is no such field.
+    pub fn new(
+        reader: Arc<AvroSchema>,
+        columns: Option<&[String]>,
+        framing: Framing,
+    ) -> Result<Self, SchemaError> {
+        let wanted = columns.map_or_else(Wanted::all, Wanted::of);
+        let target = Arc::new(Targets::of(&reader, &wanted)?);
+        let shape = target.shape(&reader)?;
+        Ok(Self { reader, target, shape, framing, writers: BTreeMap::new(), step_numbers: 0 })
+    }
+
+    /// The type of the values. Rows may be null whatever it is.
+    #[must_use]
+    pub fn data_type(&self) -> &DataType {
+        &self.shape.data_type
+    }
+
+    /// Gives the schema of an id. Where it cannot be read with the reader's, its rows have an error that says so.
+    pub fn add_writer(&mut self, id: u32, schema: Arc<AvroSchema>) {
+        let plan = Planner::plan(&schema, &self.reader, &self.target).map(|op| {
+            let steps = op.steps().iter().enumerate().map(|(at, step)| self.number_of(at, step)).collect();
+            Arc::new(Plan { schema, op, steps })
+        });
+        self.writers.insert(id, plan);
+    }
+
+    /// Says why rows of an id cannot be decoded.
+    pub fn refuse_writer(&mut self, id: u32, why: String) {
+        self.writers.insert(id, Err(why));
+    }
+
+    /// The number of a step at a place of a plan.
+    fn number_of(&mut self, at: usize, step: &Step) -> usize {
+        let plans = self.writers.values().filter_map(|plan| plan.as_ref().ok());
+        let mut known = plans.filter_map(|plan| Some((plan.op.steps().get(at)?, *plan.steps.get(at)?)));
+        known.find(|(known, _)| *known == step).map_or_else(
+            || {
+                self.step_numbers += 1;
+                self.step_numbers
+            },
+            |(_, number)| number,
+        )
+    }
+
+    /// The ids of schemas that rows name and that were not given, each once.
+    ///
+    /// # Errors
+    /// The rows are not bytes.
+    pub fn missing(&self, rows: &dyn Array) -> Result<Vec<u32>, ArrowError> {
+        let mut missing = Vec::new();
+        let mut last = None;
+        with_rows(rows, |rows| {
+            rows.for_each(&mut |_, bytes| {
+                let Some(Ok((id, _))) = bytes.map(|bytes| self.framing.split(bytes)) else { return };
+                if last != Some(id) && !self.writers.contains_key(&id) && !missing.contains(&id) {
+                    missing.push(id);
+                }
+                last = Some(id);
+            });
+        })?;
+        Ok(missing)
+    }
+
+    /// Decodes rows: as many values, in the same order. A row without bytes is a null; so is one that cannot be decoded,
+    /// and it has an error.
+    ///
+    /// # Errors
+    /// The rows are not bytes.
+    pub fn decode(&self, rows: &dyn Array) -> Result<Decoded, ArrowError> {
+        let len = rows.len();
+        with_rows(rows, |rows| {
+            let (column, errors) = self.read(rows, len, false)?;
+            if let Ok(values) = column.finish(&self.shape.data_type) {
+                return Ok(Decoded { values, errors });
+            }
+            // Arrow has found a text that is not UTF-8, and not in which row.
+            let (column, mut again) = self.read(rows, len, true)?;
+            // A row that was bad before is bad for the same reason, whatever its neighbours are.
+            for error in again.iter_mut().filter(|error| error.kind == RowErrorKind::Utf8) {
+                if let Ok(at) = errors.binary_search_by_key(&error.row, |error| error.row)
+                    && let Some(before) = errors.get(at)
+                {
+                    error.clone_from(before);
+                }
+            }
+            Ok(Decoded { values: column.finish(&self.shape.data_type)?, errors: again })
+        })?
+    }
+
+    fn read(
+        &self,
+        rows: &dyn Rows,
+        len: usize,
+        each_text: bool,
+    ) -> Result<(Column, Vec<RowError>), ArrowError> {
+        let column = Column::for_rows(&self.shape, len);
+        let column = column.ok_or_else(|| ArrowError::SchemaError("a type has no column".to_owned()))?;
+        let mut reader = RowReader::new(&self.reader, column, each_text);
+        let mut last: Option<(u32, Option<&Writer>)> = None;
+        rows.for_each(&mut |row, bytes| {
+            let Some(bytes) = bytes else { return reader.null() };
+            let (id, bytes) = match self.framing.split(bytes) {
+                Ok(found) => found,
+                Err(why) => return reader.bad(row, why),
+            };
+            let plan = match last {
+                Some((same, plan)) if same == id => plan,
+                _ => self.writers.get(&id),
+            };
+            last = Some((id, plan));
+            match plan {
+                Some(Ok(plan)) => reader.add(row, bytes, plan),
+                Some(Err(why)) => reader.bad(row, RowErrorKind::Unreadable { id, why: why.clone() }),
+                None => reader.bad(row, RowErrorKind::UnknownSchema(id)),
+            }
+        });
+        Ok(reader.end())
+    }
+}

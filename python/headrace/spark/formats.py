@@ -1,0 +1,133 @@
+"""Options of the source that say what keys and values are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SIDES: Final = ("key", "value")
+TEXTS: Final = ("string", "boolean", "smallint", "int", "bigint", "float", "double")
+"""What Kafka's own serializers write, by Spark's names of the types."""
+_ON_ERROR: Final = ("raise", "null", "column")
+_OF_SIDE: Final = ("format", "schema", "schema.file", "subject", "reader", "columns", "on.error")
+_REGISTRY: Final = {
+    "schema.registry.url": "url",
+    "basic.auth.user.info": "auth",
+    "bearer.auth.token": "auth",
+    "schema.registry.ssl.ca.location": "ssl_ca_location",
+    "schema.registry.ssl.certificate.location": "ssl_certificate_location",
+    "schema.registry.ssl.key.location": "ssl_key_location",
+    "schema.registry.ssl.key.password": "ssl_key_password",
+}
+OPTIONS: Final = (*(f"{side}.{name}" for side in SIDES for name in _OF_SIDE), *_REGISTRY)
+"""Options of the source."""
+
+
+@dataclass(frozen=True)
+class SideFormat:
+    """The format of keys or values, as texts."""
+
+    side: str
+    name: str
+    """``avro``, ``json``, or a type of `TEXTS`."""
+    schema: str | None = None
+    references: tuple[str, ...] = ()
+    subject: str | None = None
+    reader: str | int = "latest"
+    columns: tuple[str, ...] | None = None
+    on_error: str = "raise"
+    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Options of the registry's client; none without one."""
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The columns that ``on.error=column`` adds of this side."""
+        if self.on_error != "column":
+            return ()
+        return (f"{self.side}_error", *([f"{self.side}_schema_id"] if self.registry else []))
+
+
+def side_formats(given: Mapping[str, str]) -> tuple[SideFormat, ...]:
+    """Reads the options; their names are in lower case.
+
+    Raises:
+        ConfigError: one is malformed, or has no effect.
+    """
+    registry = _registry_options(given)
+    found = []
+    for side in SIDES:
+        options = {name: given[f"{side}.{name}"].strip() for name in _OF_SIDE if f"{side}.{name}" in given}
+        name = options.get("format", "binary").lower()
+        if name == "binary":
+            if useless := [option for option in options if option != "format"]:
+                raise ConfigError(f"{side}.{useless[0]} needs {side}.format, such as avro")
+            continue
+        if name not in {"avro", "json", *TEXTS}:
+            known = ", ".join(["avro", "json", *TEXTS, "binary"])
+            raise ConfigError(f"{side}.format is {options['format']!r}; it takes {known}")
+        found.append(_side(side, name, options, registry))
+    if registry and not any(spec.name in {"avro", "json"} for spec in found):
+        raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
+    return tuple(found)
+
+
+def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tuple[str, str], ...]) -> SideFormat:
+    on_error = options.get("on.error", "raise").lower()
+    if on_error not in _ON_ERROR:
+        raise ConfigError(f"{side}.on.error is {on_error!r}; it takes {', '.join(_ON_ERROR)}")
+    if name in TEXTS:
+        if useless := [option for option in options if option not in {"format", "on.error"}]:
+            raise ConfigError(f"{side}.{useless[0]} has no effect with {side}.format={name}")
+        return SideFormat(side, name, on_error=on_error)
+    schema = _schema(side, options)
+    if schema is None and not registry:
+        raise ConfigError(f"{side}.format={name} needs {side}.schema, {side}.schema.file or schema.registry.url")
+    chooses = [option for option in ("subject", "reader") if option in options]
+    if schema is not None and chooses:
+        raise ConfigError(f"{side}.{chooses[0]} chooses a schema of the registry: leave {side}.schema out")
+    reader = _reader(side, options)
+    paths = options.get("columns")
+    columns = None if paths is None else tuple(part.strip() for part in paths.split(",") if part.strip())
+    subject = options.get("subject")
+    return SideFormat(side, name, schema, (), subject, reader, columns, on_error, registry)
+
+
+def _schema(side: str, options: Mapping[str, str]) -> str | None:
+    path = options.get("schema.file")
+    if path is None:
+        return options.get("schema")
+    if "schema" in options:
+        raise ConfigError(f"{side}.schema and {side}.schema.file exclude each other")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{side}.schema.file {path!r} cannot be read: {error}") from None
+
+
+def _reader(side: str, options: Mapping[str, str]) -> str | int:
+    reader = options.get("reader", "latest").lower()
+    if reader != "latest" and not (reader.isascii() and reader.isdecimal()):
+        raise ConfigError(f"{side}.reader is {reader!r}; it takes latest or the id of a schema")
+    return reader if reader == "latest" else int(reader)
+
+
+def _registry_options(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found = {option: given[option] for option in _REGISTRY if option in given}
+    if not found:
+        return ()
+    if "schema.registry.url" not in found:
+        raise ConfigError(f"{min(found)} needs schema.registry.url")
+    settings = {_REGISTRY[option]: value for option, value in found.items() if _REGISTRY[option] != "auth"}
+    if (user := found.get("basic.auth.user.info")) is not None:
+        if "bearer.auth.token" in found:
+            raise ConfigError("basic.auth.user.info and bearer.auth.token exclude each other")
+        settings["user"], _, settings["password"] = user.partition(":")
+    elif (token := found.get("bearer.auth.token")) is not None:
+        settings["token"] = token
+    return tuple(sorted(settings.items()))

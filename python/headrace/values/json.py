@@ -1,0 +1,128 @@
+"""JSON to Arrow columns."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from headrace import _native
+from headrace.errors import SchemaError
+from headrace.registry import SchemaRegistry
+from headrace.values.format import BadRow, Chosen, Format, OnError, check_choice, check_columns, config_error, unpinned
+from headrace.values.json_types import pruned, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_Schema: TypeAlias = "pa.Schema | pa.DataType | str | Mapping[str, object]"
+
+
+class Json(Format):
+    """JSON to Arrow columns.
+
+    Fields are found by name, in whatever order they come; unknown ones are skipped, and missing ones are null. How JSON
+    becomes columns is in docs/values.md. A row may begin with a byte 0 and the id of a schema, as Confluent's
+    serializers write it; what it says does not depend on that schema.
+
+    Args:
+        schema: What the columns are: a `pyarrow.Schema`, a `pyarrow.DataType` (if values are no objects), or a JSON
+            Schema as its text or as what ``json.loads`` makes of it. Or a `SchemaRegistry`.
+        registry: Where a JSON Schema is found.
+        reader: Without a schema, which one of the registry gives the columns: ``"latest"`` (default), the newest of the
+            subject when reading begins, or the id of one.
+        subject: Whose newest schema that is; by default ``topic-value`` or ``topic-key`` of the client's one topic.
+        columns: The fields to decode, as paths such as ``"price.amount"``; others are skipped, which is faster. All by
+            default. Fields come in the schema's order.
+        on_error: As for `Avro`.
+
+    Raises:
+        SchemaError: The schema is wrong, or has a type that no column of JSON can have.
+        ConfigError: Two arguments exclude each other, or there is neither a schema nor a registry.
+    """
+
+    def __init__(
+        self,
+        schema: _Schema | SchemaRegistry | None = None,
+        *,
+        registry: SchemaRegistry | None = None,
+        reader: Literal["latest"] | int = "latest",
+        subject: str | None = None,
+        columns: Sequence[str] | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
+        super().__init__(on_error)
+        check_columns(columns)
+        if isinstance(schema, SchemaRegistry):
+            schema, registry = None, schema
+        if schema is None and registry is None:
+            raise config_error("Json takes a schema or a registry")
+        check_choice(reader, subject, chosen=registry is not None and schema is None)
+        self.names_schema = registry is not None
+        self._registry, self._reader, self._subject = registry, reader, subject
+        self._wanted = None if columns is None else list(columns)
+        self._decode_with(None if schema is None else _type(schema))
+
+    def bound(self, topics: Collection[str], side: str) -> Json:
+        """With the columns of a schema that is looked up, if it is one of the registry.
+
+        Raises:
+            ConfigError: no subject is named, and the topics are not one.
+            SchemaRegistryError: the registry has no such schema, or does not answer.
+        """
+        if self._decoder is not None or self._registry is None:
+            return self
+        found = Chosen(self._registry, self._reader, self._subject).schema(topics, side, "JSON")
+        made = copy.copy(self)
+        made._decode_with(_type(found.schema))  # noqa: SLF001  (of this class)
+        return made
+
+    def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+        """The values of rows, in which bad ones are null, and what is wrong with those."""
+        if self._decoder is None:
+            raise unpinned()
+        column, bad = self._decoder.decode(rows)
+        return pa.array(column), bad
+
+    def _decode_with(self, of: pa.DataType | None) -> None:
+        """Makes the decoder, of what is kept for a copy in another process."""
+        self._of, self._decoder = of, None
+        if of is not None:
+            try:
+                self._decoder = _native.JsonDecoder(of if self._wanted is None else pruned(of, self._wanted))
+            except ValueError as error:
+                raise SchemaError(str(error)) from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what belongs to this process."""
+        return {name: of for name, of in vars(self).items() if name != "_decoder"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begins anew with the same columns."""
+        vars(self).update(state)
+        self._decode_with(self._of)
+
+
+def _type(schema: object) -> pa.DataType:
+    """The type of the columns."""
+    if isinstance(schema, pa.Schema):
+        return pa.struct(list(schema))
+    if isinstance(schema, pa.DataType):
+        return schema
+    if isinstance(schema, str):
+        if schema.endswith(".json"):
+            raise SchemaError(f"schema is a JSON Schema, and not the path of a file: give what {schema!r:.100} holds")
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise SchemaError(f"schema is no JSON Schema: {error}") from None
+    if not isinstance(schema, Mapping):
+        message = f"schema is a pyarrow.Schema or DataType, or a JSON Schema, not {type(schema).__name__}"
+        raise TypeError(message)
+    try:
+        return type_of(dict(schema))
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"schema: {error}") from None

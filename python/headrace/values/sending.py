@@ -1,0 +1,35 @@
+"""Columns of what is sent, as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import SchemaError
+from headrace.values.format import Format, config_error
+
+
+def encoded(data: Any, topic: str | None, *, key: Format | None, value: Format | None) -> pa.Table:
+    """Arrow data whose ``key`` and ``value`` are encoded, all of it.
+
+    Raises:
+        SchemaError: a column is missing, is no struct, or is not of the schema.
+        ConfigError: one is no format, is not written, or has a registry and no subject.
+        SchemaRegistryError: the registry refuses the schema.
+    """
+    table = data if isinstance(data, pa.Table) else pa.table(data)
+    for side, given in (("key", key), ("value", value)):
+        if given is None:
+            continue
+        if not isinstance(given, Format):
+            raise config_error(f"{side} takes a format, such as headrace.Avro(...), not {type(given).__name__}")
+        if side not in table.column_names:
+            raise SchemaError(f"there is no column {side!r}, whose structs are to be encoded: make one of your columns")
+        column = table.column(side)
+        if not pa.types.is_struct(column.type):
+            raise SchemaError(f"column {side} is {column.type}; a struct of the schema's fields is encoded")
+        chunks = [given.encoded(chunk, topic, side) for chunk in column.chunks]
+        at = table.column_names.index(side)
+        table = table.set_column(at, side, pa.chunked_array(chunks, pa.binary()))
+    return table

@@ -1,0 +1,242 @@
+"""Keys and values as columns of a query: by a schema, by a registry, and what becomes of bad rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import struct
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
+from pyspark.sql.types import LongType, StructField, StructType
+
+import headrace as hr
+from headrace.errors import ConfigError
+from headrace.spark.options import source_options
+from tests.values.test_avro import framed
+
+pytestmark = pytest.mark.spark
+TIMEOUT = 30
+V1 = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+V2 = {**V1, "fields": [*V1["fields"], {"name": "city", "type": "string", "default": "-"}]}
+# Each type that Spark has another one for.
+MANY = {"type": "record", "name": "Many", "fields": [
+    {"name": "channel", "type": {"type": "enum", "name": "Channel", "symbols": ["WEB", "SHOP"]}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
+    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
+    {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [
+        {"name": "kind", "type": "Channel"}, {"name": "count", "type": ["null", "int"]}]}}},
+    {"name": "counts", "type": {"type": "map", "values": "Channel"}},
+    {"name": "either", "type": ["int", "string"]},
+]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with hr.Broker.start(registry=True) as broker:
+        yield broker
+
+
+def send(broker, topic, values, keys=None):
+    with hr.Producer(broker.bootstrap_servers) as producer:
+        for value, key in zip(values, keys or [None] * len(values), strict=True):
+            producer.send(topic, value, key=key, partition=0)
+
+
+def load(spark, broker, topic, **options):
+    reader = spark.read.format("headrace").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = reader.option("subscribe", topic)
+    for name, value in options.items():
+        reader = reader.option(name.replace("_", "."), value)
+    return reader.load()
+
+
+def test_rows_of_two_schemas_are_columns_of_the_newest(spark, broker, topic):
+    registry = hr.SchemaRegistry(broker.registry_url)
+    ids = [registry.register(f"{topic}-value", json.dumps(schema)) for schema in (V1, V2)]
+    rows = [framed(ids[0], V1, {"id": 1}), None, framed(ids[1], V2, {"id": 2, "city": "x"})]
+    send(broker, topic, rows, [struct.pack(">q", number) for number in range(3)])
+    df = load(spark, broker, topic, value_format="avro", schema_registry_url=broker.registry_url, key_format="bigint")
+    assert df.schema["value"].dataType.simpleString() == "struct<id:bigint,city:string>"
+    found = [(row.key, row.offset, row.value and row.value.asDict()) for row in df.orderBy("offset").collect()]
+    assert found == [(0, 0, {"id": 1, "city": "-"}), (1, 1, None), (2, 2, {"id": 2, "city": "x"})]
+    assert df.agg(F.sum("value.id")).first()[0] == 3
+    some = load(
+        spark, broker, topic, value_format="avro", schema_registry_url=broker.registry_url, value_columns="id",
+        columns="value,offset",
+    )  # fmt: skip
+    assert some.schema.simpleString() == "struct<value:struct<id:bigint>,offset:bigint>"
+    assert [row.value.id for row in some.where("value is not null").collect()] == [1, 2]
+
+
+def test_types_are_those_of_spark(spark, broker, topic, tmp_path):
+    at = dt.datetime(2026, 11, 25, 1, 2, 3, tzinfo=dt.timezone.utc)
+    row = {
+        "channel": "SHOP", "at": at,
+        "local": dt.datetime(2026, 11, 25, 4, 5, 6),  # noqa: DTZ001  (it has no time zone)
+        "day": dt.date(2026, 11, 25), "time": dt.time(0, 0, 1),
+        "price": Decimal("12.50"), "hash": b"ab",
+        "lines": [{"kind": "WEB", "count": None}, {"kind": "SHOP", "count": 2}],
+        "counts": {"a": "WEB"}, "either": "x",
+    }  # fmt: skip
+    send(broker, topic, [bare(MANY, row)])
+    path = tmp_path / "many.avsc"
+    path.write_text(json.dumps(MANY))
+    df = load(spark, broker, topic, value_format="avro", value_schema_file=str(path))
+    types = {field.name: field.dataType.simpleString() for field in df.schema["value"].dataType}
+    assert types == {
+        "channel": "string", "at": "timestamp", "local": "timestamp_ntz", "day": "date", "time": "int",
+        "price": "decimal(9,2)", "hash": "binary", "lines": "array<struct<kind:string,count:int>>",
+        "counts": "map<string,string>", "either": "struct<member0:int,member1:string>",
+    }  # fmt: skip
+    found = df.selectExpr("value.*", "unix_millis(value.at) as millis").first().asDict(recursive=True)
+    assert found.pop("millis") == at.timestamp() * 1000
+    assert found == {
+        **row,
+        "at": found["at"],
+        "time": 1000,
+        "hash": bytearray(b"ab"),
+        "either": {"member0": None, "member1": "x"},
+    }
+
+
+def bare(schema, row):
+    return framed(0, schema, row)[5:]
+
+
+def test_json_by_a_json_schema_and_by_one_of_sparks(spark, broker, topic):
+    send(broker, topic, [b'{"id": 1, "tags": ["a"]}', b'{"id": 2}'])
+    by_json = {"type": "object", "properties": {"id": {"type": "integer"}, "tags": {"items": {"type": "string"}}}}
+    of = StructType([StructField("id", LongType())])
+    for schema, wanted in [
+        (json.dumps(by_json), "struct<id:bigint,tags:array<string>>"),
+        (of.json(), "struct<id:bigint>"),
+    ]:
+        df = load(spark, broker, topic, value_format="json", value_schema=schema)
+        assert df.schema["value"].dataType.simpleString() == wanted
+        assert sorted(row.value.id for row in df.collect()) == [1, 2]
+
+
+def test_bad_rows_are_named_or_null_or_told_apart(spark, broker, topic):
+    good, bad = bare(V1, {"id": 1}), b"\xff"
+    send(broker, topic, [good, bad, good])
+    options = {"value_format": "avro", "value_schema": json.dumps(V1)}
+    with pytest.raises(Exception, match=rf"{topic}-0, offset 1: value, field id: "):
+        load(spark, broker, topic, **options).collect()
+    rows = load(spark, broker, topic, **options, value_on_error="null").orderBy("offset").collect()
+    assert [row.value and row.value.id for row in rows] == [1, None, 1]
+    df = load(spark, broker, topic, **options, value_on_error="column")
+    assert df.columns[-2:] == ["value_error", "value_bytes"]
+    found = df.where("value_error is not null").select("offset", "value_bytes").collect()
+    assert [(row.offset, bytes(row.value_bytes)) for row in found] == [(1, bad)]
+    only = load(spark, broker, topic, **options, value_on_error="column", columns="value_error,offset")
+    assert [row.value_error is None for row in only.orderBy("offset").collect()] == [True, False, True]
+
+
+def test_a_stream_decodes_too(spark, broker, topic, tmp_path):
+    registry = hr.SchemaRegistry(broker.registry_url)
+    number = registry.register(f"{topic}-value", json.dumps(V1))
+    send(broker, topic, [framed(number, V1, {"id": n}) for n in range(10)])
+    reader = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest").option("value.format", "avro")
+    df = reader.option("schema.registry.url", broker.registry_url).load()
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    writer = df.selectExpr("value.id").writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start(out).awaitTermination()
+    assert sorted(row.id for row in spark.read.parquet(out).collect()) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"value.format": "xml"}, "value.format is 'xml'; it takes avro, json, string"),
+        ({"value.schema": "{}"}, "value.schema needs value.format"),
+        ({"value.format": "avro"}, "value.format=avro needs value.schema, value.schema.file or schema.registry.url"),
+        ({"key.format": "int", "key.schema": "{}"}, "key.schema has no effect with key.format=int"),
+        ({"value.format": "avro", "value.schema": "{}", "value.schema.file": "x"}, "exclude each other"),
+        ({"value.format": "avro", "value.schema.file": "/nowhere"}, "value.schema.file '/nowhere' cannot be read"),
+        ({"value.format": "avro", "value.schema": "{}", "value.on.error": "skip"}, "raise, null, column"),
+        ({"value.format": "avro", "value.schema": "{}", "value.reader": "3"}, "value.reader chooses a schema"),
+        ({"value.format": "avro", "schema.registry.url": "u", "value.reader": "x"}, "latest or the id"),
+        ({"schema.registry.url": "http://x"}, "no effect without value.format or key.format"),
+        ({"bearer.auth.token": "secret"}, "bearer.auth.token needs schema.registry.url"),
+        ({"value.formats": "avro"}, "did you mean value.format"),
+    ],
+)
+def test_what_is_wrong_names_the_option(options, why):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **options}
+    with pytest.raises(ConfigError, match=why) as caught:
+        source_options(given, streaming=False)
+    assert "secret" not in str(caught.value)
+
+
+def test_schemas_of_spark_that_are_none_name_the_option():
+    from headrace.spark.columns import fields  # noqa: PLC0415  (it imports Spark's types)
+
+    def of(schema):
+        given = {"kafka.bootstrap.servers": "x", "subscribe": "t", "value.format": "json", "value.schema": schema}
+        return fields(source_options(given, streaming=False).formats)
+
+    def one(kind):
+        return json.dumps({"type": "struct", "fields": [{"name": "a", "type": kind, "nullable": True, "metadata": {}}]})
+
+    assert of(one("timestamp"))["value"].dataType.simpleString() == "struct<a:timestamp>"
+    for schema in (one("xx"), one({"type": "udt"}), '{"type": "struct", "fields": [{"name": "a"}]}', "5", "[]"):
+        with pytest.raises(ConfigError, match=r"value\.schema: "):
+            of(schema)
+
+
+def test_a_secret_of_the_registry_is_not_shown():
+    given = {
+        "kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "value.format": "avro",
+        "schema.registry.url": "http://127.0.0.1:1", "basic.auth.user.info": "me:secret",
+    }  # fmt: skip
+    options = source_options(given, streaming=False)
+    assert "secret" not in repr(options)
+    assert dict(options.formats[0].registry)["password"] == "secret"  # noqa: S105
+
+
+def test_a_schema_that_spark_has_no_type_for_is_named(spark, broker, topic):
+    long = {"type": "record", "name": "L", "fields": [
+        {"name": "span", "type": {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}}]}  # fmt: skip
+    send(broker, topic, [b""])
+    with pytest.raises(Exception, match=r"value.span is month_day_nano_interval, which Spark has no type for"):
+        load(spark, broker, topic, value_format="avro", value_schema=json.dumps(long))
+    with pytest.raises(Exception, match=r"value.schema: .*no_such"):
+        load(spark, broker, topic, value_format="avro", value_schema='"no_such"')
+    with pytest.raises(Exception, match=r"versions/latest with status 404"):
+        load(spark, broker, topic, value_format="avro", schema_registry_url=broker.registry_url)
+
+
+def test_batches_are_cut_where_a_call_has_enough():
+    """Through the columns of a task, without Spark: rows that stand for much come in parts."""
+    from headrace.spark.columns import columns_of, decoded  # noqa: PLC0415  (it imports Spark's types)
+
+    fields = {"type": "struct", "fields": [
+        {"name": f"f{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(1000)]}  # fmt: skip
+    given = {
+        "kafka.bootstrap.servers": "x",
+        "subscribe": "t",
+        "value.format": "json",
+        "value.schema": json.dumps(fields),
+    }
+    options = source_options(given, streaming=False)
+    rows = 50_000
+    batch = pa.record_batch(
+        {
+            "key": pa.nulls(rows, pa.binary()),
+            "value": pa.array([b"{}"] * rows),
+            "topic": ["t"] * rows,
+            "partition": pa.array([0] * rows, pa.int32()),
+            "offset": pa.array(range(rows), pa.int64()),
+        }
+    )
+    parts = list(decoded(columns_of(options.formats), batch))
+    assert len(parts) > 1
+    assert pa.Table.from_batches(parts)["offset"].to_pylist() == list(range(rows))
