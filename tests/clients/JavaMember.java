@@ -1,7 +1,7 @@
 // A member of a group by Kafka's own consumer, for tests: polls until its standard input ends, then closes.
 //   JavaMember TOPIC NAME=VALUE...    the consumer's settings
 // A line on standard output for each thing that happens:
-//   row PARTITION OFFSET
+//   row PARTITION OFFSET NANOS        when it was polled, by the clock that never goes back
 //   assigned PARTITION...             all that it has now, whenever that changes
 
 import java.time.Duration;
@@ -20,7 +20,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 public final class JavaMember {
     private static final Duration WAIT = Duration.ofMillis(100);
 
-    private static void tell(String kind, Collection<Integer> numbers) {
+    private static void tell(String kind, Collection<? extends Number> numbers) {
         StringBuilder line = new StringBuilder(kind);
         numbers.forEach(number -> line.append(' ').append(number));
         System.out.println(line);
@@ -65,7 +65,9 @@ public final class JavaMember {
         try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.subscribe(List.of(arguments[0]), new Teller());
             while (!over.get()) {
-                consumer.poll(WAIT).forEach(record -> tell("row", List.of(record.partition(), (int) record.offset())));
+                var records = consumer.poll(WAIT);
+                long now = System.nanoTime();
+                records.forEach(record -> tell("row", List.of(record.partition(), record.offset(), now)));
             }
         }
     }

@@ -43,6 +43,8 @@ class Member:
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
         self.rows: list[tuple[int, int]] = []
+        self.polled_at: dict[tuple[int, int], int] = {}
+        """When a row came first, in nanoseconds of the monotonic clock; kept by Kafka's own members and ours."""
         self.error: BaseException | None = None
         self.may_fail = False
         """Then its error is awaited, instead of failing whoever waits for something else."""
@@ -94,7 +96,9 @@ class Ours(Member):
 
     def poll(self) -> None:
         batch = self.consumer.poll(0.1, max_records=7)
-        self.rows += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+        rows = list(zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True))
+        self.polled_at = dict.fromkeys(rows, time.monotonic_ns()) | self.polled_at
+        self.rows += rows
 
     def assigned(self) -> set[Partition]:
         return {tuple(p) for p in self.consumer.assignment()}
@@ -223,8 +227,9 @@ class Java(Theirs):
 
     def poll(self) -> None:
         match self.consumer.line():
-            case ["row", partition, offset]:
+            case ["row", partition, offset, nanoseconds]:
                 self.rows.append((int(partition), int(offset)))
+                self.polled_at.setdefault(self.rows[-1], int(nanoseconds))
             case ["assigned", *partitions]:
                 self._assigned = {(self._topic, int(partition)) for partition in partitions}
             case []:
