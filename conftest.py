@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hypothesis import HealthCheck, settings
+
 from tests.kafka import java
 from tests.polite import be_polite
 
@@ -24,6 +26,9 @@ def pytest_configure() -> None:
     """
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.SHORT_LIVED))
     be_polite()
+    # How long an example takes says more of the machine than of us.
+    settings.register_profile("without clocks", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("without clocks")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

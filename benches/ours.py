@@ -136,10 +136,12 @@ def main() -> None:
         "consume",
         "consume-avro",
         "consume-json",
+        "consume-protobuf",
         "read",
         "produce",
         "produce-avro",
         "produce-json",
+        "produce-protobuf",
         "encode-avro",
     )
     if o.what == "produce":
@@ -152,6 +154,11 @@ def main() -> None:
         sample = produce_block(o.bootstrap, o.topic, o.records, orders.columns(), hr.Avro(orders.SCHEMA))
     elif o.what == "produce-json":
         sample = produce_block(o.bootstrap, o.topic, o.records, orders.json_block())
+    elif o.what == "produce-protobuf":
+        sample = produce_block(o.bootstrap, o.topic, o.records, orders.protobuf_block())
+    elif o.what == "consume-protobuf":
+        protobuf = hr.Protobuf(orders.PROTO, schemas={orders.ID: orders.PROTO})
+        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, protobuf)
     elif o.what == "consume-json":
         sample = consume(o.bootstrap, o.topic, o.partitions, o.records, hr.Json(orders.COLUMNS))
     elif o.what == "consume-avro":

@@ -1,4 +1,4 @@
-"""Typed values to Arrow, from memory beside arrow-avro and arrow-json, and from brokers beside confluent-kafka."""
+"""Typed values to Arrow, from memory beside Rust's libraries, and from brokers beside confluent-kafka."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ FROM_MEMORY = {
         ("2 of 10 columns", "all columns", 1),
         ("1 bad row in 100", "all columns", 0.7),
     ),
+    "protobuf": (
+        ("all columns", "ptars-core, all columns", 1),
+        ("2 of 10 columns", "all columns", 1),
+        ("1 bad row in 100", "all columns", 0.7),
+    ),
 }
 DEPS = ROOT / ".deps"
 LEAST_M_ROWS = 4
@@ -43,13 +48,14 @@ ENCODE_FASTER = 15
 PEERS = {
     "avro": (("consume-avro", "AvroDeserializer", 25),),
     "json": (("consume-json", "json.loads", 20), ("consume-orjson", "orjson", 5)),
+    "protobuf": (("consume-protobuf", "ProtobufDeserializer", 20),),
 }
 IN_SPARK = {"avro": ("from_avro", 4), "json": ("from_json", 3)}
-NAMES = {"avro": "Avro", "json": "JSON"}
+NAMES = {"avro": "Avro", "json": "JSON", "protobuf": "Protobuf"}
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    """Orders of ten columns: Avro, framed, 73 bytes; JSON, 185 bytes."""
+    """Orders of ten columns: Avro and Protobuf, framed, 73 and 80 bytes; JSON, 185 bytes."""
     for kind in PEERS:
         yield from _from_memory(bench, kind)
     with startup.broker_process() as process:
@@ -61,7 +67,7 @@ def rows(bench: Bench) -> Iterator[Row]:
             yield from _to_broker(bench, name, cluster)
     with hr.Broker.start(registry=True) as registry:
         assert registry.registry_url is not None
-        for kind in PEERS:
+        for kind in IN_SPARK:
             yield from _from_spark(bench, kind, registry.registry_url)
 
 
@@ -70,7 +76,19 @@ def _from_memory(bench: Bench, kind: str) -> Iterator[Row]:
     say(f"{what}, one thread")
     example = f"{kind}_speed"
     subprocess.run(
-        ["cargo", "build", "--locked", "--quiet", "--release", "-p", "headrace-values", "--example", example],
+        [
+            "cargo",
+            "build",
+            "--locked",
+            "--quiet",
+            "--release",
+            "-p",
+            "headrace-values",
+            "--features",
+            "peers",
+            "--example",
+            example,
+        ],
         cwd=ROOT,
         check=True,
         timeout=1800,

@@ -8,7 +8,7 @@ from typing import Final
 POLITE: Final = ("gw0", "gw1")
 """The first ones: they take the tests that wait for nothing (tests/together.py)."""
 NICENESS: Final = 5
-"""A third of the others' share: Spark gives a Python worker ten seconds to come up, whatever it competes with."""
+"""A third of the others' share."""
 
 
 def be_polite() -> None:

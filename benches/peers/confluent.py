@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from benches.peers import orders
@@ -46,6 +47,23 @@ def deserializer(topic: str) -> Callable[[list[Message]], pa.RecordBatch]:
     assert registry.register_schema(f"{topic}-value", Schema(orders.TEXT, "AVRO")) == orders.ID
     to_dict, context = AvroDeserializer(registry), SerializationContext(topic, MessageField.VALUE)
     return lambda messages: pa.RecordBatch.from_pylist([to_dict(message.value(), context) for message in messages])
+
+
+def from_protobuf(topic: str) -> Callable[[list[Message]], pa.RecordBatch]:
+    """Orders to Arrow, from the messages that ProtobufDeserializer makes."""
+    to_message = ProtobufDeserializer(orders.message_class(), {"use.deprecated.format": False})
+    context = SerializationContext(topic, MessageField.VALUE)
+    enum = orders.message_class().DESCRIPTOR.fields_by_name["channel"].enum_type.values_by_number
+
+    def build(messages: list[Message]) -> pa.RecordBatch:
+        found = [to_message(message.value(), context) for message in messages]
+        columns = {name: [getattr(one, name) for one in found] for name in orders.COLUMNS.names}
+        for name in ("note", "discount"):
+            columns[name] = [getattr(one, name) if one.HasField(name) else None for one in found]
+        columns["channel"] = [enum[number].name for number in columns["channel"]]
+        return pa.RecordBatch.from_pydict(columns)
+
+    return build
 
 
 def from_json(loads: Callable[[bytes], object]) -> Callable[[list[Message]], pa.RecordBatch]:
@@ -125,20 +143,24 @@ def produce_orders(bootstrap: str, topic: str, records: int) -> Sample:
 def main() -> None:
     """Entry point."""
     o = arguments(
-        __doc__, "consume", "consume-arrow", "consume-avro", "consume-json", "consume-orjson", "produce", "produce-avro"
+        __doc__,
+        *("consume", "consume-arrow", "consume-avro", "consume-json", "consume-orjson", "consume-protobuf"),
+        *("produce", "produce-avro"),
     )
     if o.what == "produce":
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
     elif o.what == "produce-avro":
         sample = produce_orders(o.bootstrap, o.topic, o.records)
     else:
-        build = {
-            "consume": None,
-            "consume-arrow": to_arrow,
-            "consume-avro": deserializer(o.topic),
-            "consume-json": from_json(json.loads),
-            "consume-orjson": from_json(orjson.loads),
-        }[o.what]
+        builders: dict[str, Callable[[], Callable[[list[Message]], pa.RecordBatch] | None]] = {
+            "consume": lambda: None,
+            "consume-arrow": lambda: to_arrow,
+            "consume-avro": lambda: deserializer(o.topic),
+            "consume-json": lambda: from_json(json.loads),
+            "consume-orjson": lambda: from_json(orjson.loads),
+            "consume-protobuf": lambda: from_protobuf(o.topic),
+        }
+        build = builders[o.what]()
         sample = consume(o.bootstrap, o.topic, o.partitions, o.records, build)
     print(sample.line())
 

@@ -1,7 +1,8 @@
-"""Orders of ten columns, in Avro as Confluent's serializers frame it, and in JSON."""
+"""Orders of ten columns, in Avro and Protobuf as Confluent's serializers frame them, and in JSON."""
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import struct
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import headrace as hr
+from headrace import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +68,40 @@ COLUMNS: Final = pa.schema(
     ]
 )
 """Of JSON."""
+
+
+PROTO: Final = """syntax = "proto3";
+message Order {
+  int64 id = 1;
+  int64 at = 2;
+  string customer = 3;
+  double amount = 4;
+  int32 quantity = 5;
+  bool paid = 6;
+  optional string note = 7;
+  string city = 8;
+  optional double discount = 9;
+  Channel channel = 10;
+  enum Channel { WEB = 0; SHOP = 1; PHONE = 2; }
+}"""
+
+
+@cache
+def message_class() -> Any:
+    """The class that Google's library makes of `PROTO`."""
+    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(_native.protobuf_file(PROTO, [])[0]))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Order"))
+
+
+@cache
+def protobuf_block() -> pa.RecordBatch:
+    """As `block`, in Protobuf."""
+    made = message_class()
+    values = [struct.pack(">BIB", 0, ID, 0) + made(**order).SerializeToString() for order in orders()]
+    numbers = pa.array([0] * len(values), pa.int32())
+    return pa.record_batch({"value": pa.array(values, pa.binary()), "partition": numbers})
 
 
 @cache

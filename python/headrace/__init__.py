@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.reading import Read, read
     from headrace.registry import SchemaRegistry
     from headrace.share import AcknowledgeType, ShareConsumer
-    from headrace.values import Avro, Json, Text, decode, encode
+    from headrace.values import Avro, Json, Protobuf, Text, decode, encode
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "KafkaError",
     "NewTopic",
     "Producer",
+    "Protobuf",
     "Read",
     "RecordMetadata",
     "SchemaRegistry",
@@ -63,6 +64,7 @@ _LAZY = {
     "Json": "headrace.values",
     "NewTopic": "headrace.admin",
     "Producer": "headrace.producer",
+    "Protobuf": "headrace.values",
     "Read": "headrace.reading",
     "SchemaRegistry": "headrace.registry",
     "ShareConsumer": "headrace.share",

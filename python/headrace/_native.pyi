@@ -24,8 +24,11 @@ __all__ = [
     "Deliveries",
     "Empty",
     "JsonDecoder",
+    "JsonEncoder",
     "LogLines",
     "Producer",
+    "ProtobufDecoder",
+    "ProtobufEncoder",
     "RangeReader",
     "Read",
     "Results",
@@ -44,6 +47,8 @@ __all__ = [
     "fail_exit",
     "forget_calls",
     "log_targets",
+    "protobuf_file",
+    "protobuf_incompatibilities",
     "schema_ids",
     "set_log_levels",
 ]
@@ -370,15 +375,49 @@ class AvroEncoder:
     def encode(self, columns: object, number: int | None) -> Column: ...
 
 @final
+class ProtobufDecoder:
+    def __new__(
+        cls,
+        schema: str | bytes,
+        imports: Sequence[tuple[str, str]],
+        message: str | None,
+        columns: Sequence[str] | None,
+        writers: Sequence[tuple[int, str]] | None,
+    ) -> ProtobufDecoder: ...
+    def with_writer(
+        self, number: int, schema: str, imports: Sequence[tuple[str, str]], why: str | None = None
+    ) -> ProtobufDecoder: ...
+    def missing(self, rows: object) -> list[int]: ...
+    def decode(self, rows: object) -> tuple[Column, list[tuple[int, str, str]]]: ...
+
+@final
+class ProtobufEncoder:
+    def __new__(
+        cls, schema: str | bytes, imports: Sequence[tuple[str, str]], message: str | None
+    ) -> ProtobufEncoder: ...
+    def encode(self, columns: object, number: int | None) -> Column: ...
+
+@final
 class JsonDecoder:
     def __new__(cls, of: object) -> JsonDecoder: ...
     def decode(self, rows: object) -> tuple[Column, list[tuple[int, str, str]]]: ...
+
+@final
+class JsonEncoder:
+    def __new__(cls, of: object) -> JsonEncoder: ...
+    def encode(self, columns: object, number: int | None) -> Column: ...
 
 @final
 class TextDecoder:
     def __new__(cls, name: str) -> TextDecoder: ...
     def decode(self, rows: object) -> tuple[Column, list[tuple[int, str, str]]]: ...
 
+def protobuf_file(
+    schema: str | bytes, imports: Sequence[tuple[str, str]], message: str | None = None
+) -> tuple[str, list[str]]: ...
+def protobuf_incompatibilities(
+    reader: tuple[str, Sequence[tuple[str, str]]], writer: tuple[str, Sequence[tuple[str, str]]]
+) -> list[tuple[str, str, str]]: ...
 def schema_ids(rows: object) -> Column: ...
 def check_avro(schema: str, references: Sequence[str]) -> None: ...
 def avro_incompatibilities(

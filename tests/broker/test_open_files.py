@@ -29,6 +29,7 @@ def read_back(servers, topic):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_ten_thousand_partitions_and_five_thousand_segments_with_a_thousand_descriptors(tmp_path):
     data = tmp_path / "data"
     written = range(0, PARTITIONS, 3)

@@ -76,7 +76,7 @@ def test_all_partitions_and_each_record_once_while_members_come_and_go(way, clus
         rows = all_rows(*members)
         twice = {row for row, times in collections.Counter(rows).items() if times > 1}
         if way == "cooperative":
-            # What a Java member polls while the group divides anew, it does not commit before it gives the partition up.
+            # What a Java member polls while the group divides anew, it does not commit before it gives a partition up.
             twice = {row for row in twice if not isinstance(first_reader(members, row), Java)}
         assert not twice
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import fcntl
 import os
 import random
 import re
@@ -39,7 +40,7 @@ LEFT_BEHIND = re.compile(r"headrace-[a-z]+-(\d+)-\w+")
 PROPERTIES = """
 process.roles=broker,controller
 node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -138,9 +139,52 @@ def serves(port: int, timeout: float = 1.0) -> bool:
     return len(head) == 10 and struct.unpack_from(">ih", head, 4) == (7, 0)
 
 
+@contextlib.contextmanager
+def one_starts() -> Iterator[None]:
+    """While a server starts, those of the other processes of this run wait: it takes all the processor that it gets.
+
+    Starting side by side they would take as long together, and nobody else would get any.
+    """
+    with (Path(tempfile.gettempdir()) / f"headrace-starts-{os.getuid()}").open("wb") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        yield
+
+
 def die_with_parent() -> None:
     """In a child before exec: the kernel kills it when the thread that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def new_id() -> str:
+    """An id of a cluster or a folder, as Kafka writes them."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return made.replace("-", "A")  # or the tool takes it for an option
+
+
+_formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
+"""What Kafka's tool writes, by its arguments."""
+
+
+def format_data(data: Path, properties: Path, cluster: str, node: int, *arguments: str) -> None:
+    """Makes a folder for data as Kafka's own tool does.
+
+    The tool is a JVM of its own, so it runs once in this process for each way of calling it; other folders are made of
+    what it wrote then, with ids of their own.
+    """
+    roles = next(line for line in reversed(properties.read_text(encoding="utf-8").split()) if "process.roles" in line)
+    way = (roles, *arguments)
+    known = _formatted.get(way)
+    if known is None:
+        java.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), *arguments)
+        _formatted[way] = {file.name: file.read_bytes() for file in data.iterdir()}
+        return
+    data.mkdir()
+    own = {"cluster.id": cluster, "node.id": str(node), "directory.id": new_id()}
+    for name, content in known.items():
+        if name == "meta.properties":
+            lines = [line.partition("=")[::2] for line in content.decode().splitlines()]
+            content = "".join(f"{key}={own.get(key, value)}\n" for key, value in lines if key[:1] != "#").encode()  # noqa: PLW2901
+        (data / name).write_bytes(content)
 
 
 class RunningKafka:
@@ -229,11 +273,7 @@ class ApacheKafka(RunningKafka):
         settings += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in self.overrides.items())
         properties = self.directory / "server.properties"
         properties.write_text(settings, encoding="utf-8")
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        if cluster.startswith("-"):
-            cluster = "A" + cluster[1:]  # or the tool takes it for an option
-        arguments = ["-t", cluster, "-c", str(properties), "--standalone", *self.format_arguments()]
-        java.run("kafka.tools.StorageTool", "format", *arguments)
+        format_data(self.data, properties, new_id(), 1, *self.format_arguments())
         self._launch()
 
     def jvm(self) -> Sequence[str]:
@@ -253,8 +293,7 @@ class ApacheKafka(RunningKafka):
             "kafka.Kafka",
             str(self.directory / "server.properties"),
         ]
-        began = time.monotonic()
-        with (self.directory / "console").open("ab") as console:
+        with (self.directory / "console").open("ab") as console, one_starts():
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -263,6 +302,11 @@ class ApacheKafka(RunningKafka):
                 start_new_session=True,  # Ctrl-C goes to the tests alone; they stop the broker last
                 preexec_fn=die_with_parent,  # noqa: PLW1509 -- the one call in it is safe after fork
             )
+            self._await_serving()
+
+    def _await_serving(self) -> None:
+        began = time.monotonic()
+        assert self.process is not None
         while not serves(self.port):
             if self.process.poll() is not None:
                 raise StartError(f"Apache Kafka ended with {self.process.returncode}:\n{self.log_tail()}")

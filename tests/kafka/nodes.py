@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.kafka import java
-from tests.kafka.apache import PROPERTIES, ApacheKafka, free_ports
+from tests.kafka.apache import PROPERTIES, ApacheKafka, format_data, free_ports, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,8 +66,7 @@ class Node(ApacheKafka):
         settings += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in self.overrides.items())
         properties = self.directory / "server.properties"
         properties.write_text(settings, encoding="utf-8")
-        alone = ["--standalone"] if self.first is None else []
-        java.run("kafka.tools.StorageTool", "format", "-t", self.cluster, "-c", str(properties), *alone)
+        format_data(self.data, properties, self.cluster, self.number)
         self._launch()
 
 
@@ -99,7 +95,7 @@ class ApacheNodes:
                 own["advertised_listeners"] = f"PLAINTEXT://127.0.0.1:{advertised[number - 1]}"
             return Node(number, count, cluster, first, heap=heap, quick=quick, **overrides, **own)
 
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
+        cluster = new_id()
         first = node(1, None)
         self.nodes = [first, *(node(number, first) for number in range(2, count + 1))]
         self.started = contextlib.ExitStack()

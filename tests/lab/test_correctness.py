@@ -63,7 +63,7 @@ def test_a_consumer_that_crashes(lab, tmp_path, topic, embedded_broker):
 @pytest.mark.timeout(240)
 def test_java_in_a_group(apache_kafka, lab, tmp_path, topic):
     # A JVM on a busy machine takes seconds to come up again, and is to have some records then.
-    text = WORKLOAD.format(name=topic).replace("Seconds: 5", "Seconds: 25") + f"driver: java\nfaults: [{CRASH}]\n"
+    text = WORKLOAD.format(name=topic).replace("Seconds: 5", "Seconds: 40") + f"driver: java\nfaults: [{CRASH}]\n"
     ended(lab(text, bootstrap=apache_kafka.bootstrap_servers), 0)
     folder, found = result(tmp_path)
     right(found)

@@ -75,6 +75,47 @@ def test_rows_of_two_schemas_are_columns_of_the_newest(spark, broker, topic):
     assert [row.value.id for row in some.where("value is not null").collect()] == [1, 2]
 
 
+ORDER = """syntax = "proto3"; import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
+message Other {}
+message Order {
+  int64 id = 1; optional string city = 2; uint64 cash = 3; uint32 crc = 4; Channel channel = 5;
+  google.protobuf.Timestamp at = 6; google.protobuf.Duration took = 7; map<string, uint32> counts = 8;
+  enum Channel { WEB = 0; SHOP = 1; }
+}"""
+
+
+def test_protobuf(spark, broker, topic, tmp_path):
+    registry = hr.SchemaRegistry(broker.registry_url)
+    at = dt.datetime(2026, 11, 25, 1, 2, 3, tzinfo=dt.timezone.utc)
+    row = {
+        "id": 1, "city": None, "cash": 2**64 - 1, "crc": 2**32 - 1, "channel": "SHOP", "at": at,
+        "took": dt.timedelta(seconds=-1.5), "counts": [("a", 7)],
+    }  # fmt: skip
+    type_of = hr.decode(pa.array([], pa.binary()), hr.Protobuf(ORDER, message="Order")).type
+    rows = pa.table({"value": pa.array([row], type_of)})
+    with hr.Producer(broker.bootstrap_servers) as producer:
+        form = hr.Protobuf(ORDER, message="Order", registry=registry)
+        producer.send_arrow(topic, rows, value=form).result(TIMEOUT)
+    found = load(
+        spark, broker, topic, value_format="protobuf", value_message="Order", schema_registry_url=broker.registry_url
+    )
+    assert found.schema["value"].dataType.simpleString() == (
+        "struct<id:bigint,city:string,cash:decimal(20,0),crc:bigint,channel:string,at:timestamp,"
+        "took:interval day to second,counts:map<string,bigint>>"
+    )
+    [value] = [one.value.asDict() for one in found.collect()]
+    at = value.pop("at").astimezone(dt.timezone.utc)
+    assert (value, at) == (
+        {key: of for key, of in row.items() if key != "at"} | {"cash": Decimal(2**64 - 1), "counts": {"a": 7}},
+        row["at"],
+    )
+    (tmp_path / "order.proto").write_text(ORDER)
+    bare = f"{topic}-bare"
+    send(broker, bare, hr.encode(rows["value"].combine_chunks(), hr.Protobuf(ORDER, message="Order")).to_pylist())
+    options = {"value_format": "protobuf", "value_message": "Order", "value_schema_file": str(tmp_path / "order.proto")}
+    assert load(spark, broker, bare, **options, value_columns="id").collect()[0].value.asDict() == {"id": 1}
+
+
 def test_types_are_those_of_spark(spark, broker, topic, tmp_path):
     at = dt.datetime(2026, 11, 25, 1, 2, 3, tzinfo=dt.timezone.utc)
     row = {

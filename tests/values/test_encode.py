@@ -13,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ def test_values_that_have_no_place_name_the_field():
         return hr.encode(table, hr.Avro({**MANY, "fields": fields}))
 
     for name, values, why in [
-        ("channel", ["PHONE"], "field channel: .*PHONE.* is no symbol of Channel"),
+        ("channel", ["PHONE"], "field channel: .*PHONE.* is none of its symbols, which are WEB, SHOP"),
         ("price", pa.array([Decimal("12345678.90")]), "field price: "),
         ("price", pa.array([Decimal("1.005")]), "field price: 1.005 in row 0 cannot be written"),
         ("hash", pa.array([b"abc"]), "field hash: "),
@@ -116,8 +117,8 @@ def test_schemas_that_are_not_written_are_named():
     for schema, why in [(two, "a union of several types is not written: int, string"), ('"int"', "the schema is none")]:
         with pytest.raises(SchemaError, match=why):
             hr.encode(pa.table({"a": [1]}), hr.Avro(schema))
-    with pytest.raises(ConfigError, match="Json is not written yet"):
-        hr.encode(pa.table({"a": [1]}), hr.Json(pa.schema([("a", pa.int64())])))
+    with pytest.raises(ConfigError, match="Text is not written"):
+        hr.encode(pa.table({"a": [1]}), hr.Text())
     with pytest.raises(ConfigError, match="schemas by id are read only"):
         hr.encode(pa.table({"a": [1]}), hr.Avro(ORDER, schemas={1: ORDER}))
     with pytest.raises(TypeError, match="not list"):
@@ -281,3 +282,69 @@ def test_rows_of_any_schema_come_back(data):
     again = hr.encode(columns, hr.Avro(schema)).to_pylist()
     assert [read(schema, row) for row in again] == [read(schema, row) for row in written]
     assert hr.decode(pa.array(again), hr.Avro(schema)) == columns
+
+
+OF_JSON = pa.schema([
+    pa.field("id", pa.int64(), nullable=False),
+    ("city", pa.string()),
+    ("amount", pa.decimal128(9, 2)),
+    ("weight", pa.float64()),
+    ("at", pa.timestamp("us", "UTC")),
+    ("day", pa.date32()),
+    ("tags", pa.list_(pa.string())),
+    ("counts", pa.map_(pa.string(), pa.int32())),
+    ("price", pa.struct([("cents", pa.int32()), ("paid", pa.bool_())])),
+])  # fmt: skip
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@given(st.lists(st.none() | st.fixed_dictionaries({
+    "id": st.integers(-(2**63), 2**63 - 1),
+    "city": st.none() | TEXT,
+    "amount": st.none() | st.decimals(-9999999, 9999999, places=2),
+    "weight": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "at": st.none() | st.datetimes(
+        dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31), timezones=st.just(dt.timezone.utc)),  # noqa: DTZ001
+    "day": st.none() | st.dates(),
+    "tags": st.none() | st.lists(st.none() | TEXT, max_size=3),
+    "counts": st.none() | st.dictionaries(TEXT, st.integers(-5, 5), max_size=3).map(lambda of: list(of.items())),
+    "price": st.none() | st.fixed_dictionaries({"cents": st.none() | st.integers(0, 9), "paid": st.booleans()}),
+}), max_size=4))  # fmt: skip
+def test_json_is_read_as_it_was_written(rows):
+    columns = pa.array(rows, pa.struct(list(OF_JSON)))
+    encoded = hr.encode(columns, hr.Json(OF_JSON))
+    assert hr.decode(encoded, hr.Json(OF_JSON)).to_pylist() == columns.to_pylist()
+    for row, text in zip(rows, encoded.to_pylist(), strict=True):
+        assert (row is None) == (text is None)
+        if row is not None:
+            found = json.loads(text)
+            assert (found["id"], found.get("city"), found.get("tags")) == (row["id"], row["city"], row["tags"])
+
+
+def test_json_that_cannot_be_written():
+    form = hr.Json(OF_JSON)
+    with pytest.raises(SchemaError, match="value: field weight: inf in row 1 is no number of JSON"):
+        hr.encode(pa.table({"id": [1, 2], "weight": [1.0, float("inf")]}), form)
+    with pytest.raises(SchemaError, match="value: field id: there is no such column"):
+        hr.encode(pa.table({"weight": [1.0]}), form)
+    with pytest.raises(SchemaError, match="columns are written as an object, and not as Int64"):
+        hr.encode(pa.table({"id": [1]}), hr.Json(pa.int64()))
+
+
+def test_confluents_deserializer_reads_json_that_is_sent(topic):
+    schema = {"title": "Order", "type": "object", "required": ["id"], "properties": {
+        "id": {"type": "integer"}, "city": {"type": "string"}}}  # fmt: skip
+    orders = pa.table({"value": pa.array([{"id": 1, "city": "x"}, {"id": 2, "city": None}])})
+    with hr.Broker.start(registry=True) as broker:
+        registry = hr.SchemaRegistry(broker.registry_url)
+        with hr.Producer(broker.bootstrap_servers) as producer:
+            for form in (hr.Json(schema, registry=registry), hr.Json(registry)):
+                producer.send_arrow(topic, orders, value=form).result(TIMEOUT)
+            with pytest.raises(ConfigError, match="a registry takes a JSON Schema, and not one of Arrow"):
+                producer.send_arrow(topic, orders, value=hr.Json(OF_JSON, registry=registry))
+        read = JSONDeserializer(json.dumps(schema))
+        context = SerializationContext(topic, MessageField.VALUE)
+        rows = hr.read(broker.bootstrap_servers, topic).read_all()["value"].to_pylist()
+        assert [read(row, context) for row in rows] == 2 * [{"id": 1, "city": "x"}, {"id": 2}]
+        values = hr.read(broker.bootstrap_servers, topic, value=hr.Json(registry)).read_all()["value"]
+        assert values.to_pylist() == 2 * orders["value"].to_pylist()

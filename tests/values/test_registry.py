@@ -113,7 +113,7 @@ def test_references_are_followed(registry, topic):
     references = [SchemaReference("shop.Line", names[1], 1), to_money]
     number = registry.register(names[2], json.dumps(order), references=references)
     found = hr.SchemaRegistry(registry._urls).schema(number)
-    assert [json.loads(text)["name"] for text in found.definitions] == ["Money", "Line"]
+    assert [json.loads(text)["name"] for _, text in found.definitions] == ["Money", "Line"]
     assert found.references == tuple(references)
     # lines: one of 3 cents; total: 5
     row = struct.pack(">BI", 0, number) + b"\x02\x06\x00\x0a"

@@ -48,10 +48,15 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<logging::LogLines>()?;
     module.add_class::<values::AvroDecoder>()?;
     module.add_class::<values::AvroEncoder>()?;
+    module.add_class::<values::JsonEncoder>()?;
+    module.add_class::<values::ProtobufDecoder>()?;
+    module.add_class::<values::ProtobufEncoder>()?;
     module.add_class::<values::JsonDecoder>()?;
     module.add_class::<values::TextDecoder>()?;
     module.add_function(wrap_pyfunction!(values::schema_ids, module)?)?;
     module.add_function(wrap_pyfunction!(values::check_avro, module)?)?;
+    module.add_function(wrap_pyfunction!(values::protobuf_file, module)?)?;
+    module.add_function(wrap_pyfunction!(values::protobuf_incompatibilities, module)?)?;
     module.add_function(wrap_pyfunction!(values::avro_incompatibilities, module)?)?;
     module.add_class::<values::Column>()?;
     module.add_class::<lab::TimeCounts>()?;

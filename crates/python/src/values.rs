@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, BinaryArray, StructArray};
 use arrow_schema::ArrowError;
 use headrace_values::avro::{AvroDecoder as Decoder, AvroEncoder as Encoder, AvroSchema};
 use headrace_values::framing::Framing;
-use headrace_values::json::JsonDecoder as OfJson;
+use headrace_values::json::{JsonDecoder as OfJson, JsonEncoder as ToJson};
+use headrace_values::protobuf::{
+    ProtobufDecoder as OfProtobuf, ProtobufEncoder as ToProtobuf, ProtobufSchema,
+};
 use headrace_values::text::Text;
-use headrace_values::{Decoded, SchemaError};
+use headrace_values::{Decoded, EncodeError, SchemaError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -89,19 +92,28 @@ impl AvroEncoder {
     #[new]
     fn new(schema: &str, references: Vec<String>) -> PyResult<Self> {
         let schema = AvroSchema::parse(schema, &references).map_err(schema_error)?;
-        Encoder::new(Arc::new(schema)).map(Self).map_err(schema_error)
+        Encoder::new(&schema).map(Self).map_err(schema_error)
     }
 
     /// The rows of a struct, each behind a byte 0 and the id of the schema, if there is one. An error gives the field too.
     fn encode(&self, py: Python<'_>, columns: &Bound<'_, PyAny>, number: Option<u32>) -> PyResult<Column> {
-        let columns = arrow::import_column(columns)?;
-        let columns = columns.as_struct_opt().ok_or_else(|| {
-            PyTypeError::new_err(format!("columns are a struct, and not {}", columns.data_type()))
-        })?;
-        let encoded = uninterrupted(py, || self.0.encode(columns, number));
-        let encoded = encoded.map_err(|error| PyValueError::new_err((error.to_string(), error.field)))?;
-        Ok(Column(Arc::new(encoded)))
+        encoded(py, columns, |columns| self.0.encode(columns, number))
     }
+}
+
+/// The rows that are made of the columns of a struct. An error gives the field too.
+fn encoded(
+    py: Python<'_>,
+    columns: &Bound<'_, PyAny>,
+    encode: impl FnOnce(&StructArray) -> Result<BinaryArray, EncodeError> + Send,
+) -> PyResult<Column> {
+    let columns = arrow::import_column(columns)?;
+    let columns = columns.as_struct_opt().ok_or_else(|| {
+        PyTypeError::new_err(format!("columns are a struct, and not {}", columns.data_type()))
+    })?;
+    let encoded = uninterrupted(py, || encode(columns));
+    let encoded = encoded.map_err(|error| PyValueError::new_err((error.to_string(), error.field)))?;
+    Ok(Column(Arc::new(encoded)))
 }
 
 /// Whether an Avro schema is one, with the default of each field.
@@ -148,6 +160,157 @@ impl JsonDecoder {
         let rows = arrow::import_column(rows)?;
         columns(uninterrupted(py, || self.0.decode(&rows)))
     }
+}
+
+/// Encodes JSON.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct JsonEncoder(ToJson);
+
+#[pymethods]
+impl JsonEncoder {
+    /// Of a struct.
+    #[new]
+    fn new(of: &Bound<'_, PyAny>) -> PyResult<Self> {
+        ToJson::new(&arrow::import_type(of)?).map(Self).map_err(schema_error)
+    }
+
+    /// The rows of a struct, each behind a byte 0 and the id of the schema, if there is one. An error gives the field too.
+    fn encode(&self, py: Python<'_>, columns: &Bound<'_, PyAny>, number: Option<u32>) -> PyResult<Column> {
+        encoded(py, columns, |columns| self.0.encode(columns, number))
+    }
+}
+
+/// A schema of Protobuf: the text of a file, or a serialized `FileDescriptorSet`.
+#[derive(FromPyObject)]
+pub(crate) enum Protobuf {
+    Text(String),
+    Descriptors(Vec<u8>),
+}
+
+/// The files that a schema imports, by name.
+type Imports = Vec<(String, String)>;
+
+impl Protobuf {
+    fn parsed(&self, imports: &Imports, message: Option<&str>) -> Result<ProtobufSchema, SchemaError> {
+        match self {
+            Self::Text(text) => ProtobufSchema::parse(text, imports),
+            Self::Descriptors(set) => ProtobufSchema::from_descriptors(set, message),
+        }
+    }
+}
+
+/// Decodes Protobuf.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct ProtobufDecoder(OfProtobuf);
+
+#[pymethods]
+impl ProtobufDecoder {
+    /// A decoder of a message, for rows that begin with the id of one of `writers` and the place of the message there, or,
+    /// without those, for bare rows.
+    #[new]
+    #[pyo3(signature = (schema, imports, message, columns, writers))]
+    fn new(
+        py: Python<'_>,
+        schema: Protobuf,
+        imports: Imports,
+        message: Option<&str>,
+        columns: Option<Vec<String>>,
+        writers: Option<Vec<(u32, String)>>,
+    ) -> PyResult<Self> {
+        let made = uninterrupted(py, || {
+            let schema = schema.parsed(&imports, message)?;
+            let framing = if writers.is_some() { Framing::Confluent } else { Framing::None };
+            let mut decoder = OfProtobuf::new(&schema, message, columns.as_deref(), framing)?;
+            for (number, text) in writers.unwrap_or_default() {
+                let writer = ProtobufSchema::parse(&text, &imports);
+                let writer = writer.map_err(|error| SchemaError(format!("schema id {number}: {error}")))?;
+                decoder.add_writer(number, &writer);
+            }
+            Ok(decoder)
+        });
+        made.map(Self).map_err(schema_error)
+    }
+
+    /// The same with the schema of one more id, and the files that it imports; or with why its rows cannot be decoded.
+    #[pyo3(signature = (number, schema, imports, why=None))]
+    fn with_writer(
+        &self,
+        py: Python<'_>,
+        number: u32,
+        schema: &str,
+        imports: Imports,
+        why: Option<String>,
+    ) -> Self {
+        let mut decoder = self.0.clone();
+        let parsed = uninterrupted(py, || {
+            why.map_or_else(|| ProtobufSchema::parse(schema, &imports), |why| Err(SchemaError(why)))
+        });
+        match parsed {
+            Ok(schema) => decoder.add_writer(number, &schema),
+            Err(why) => decoder.refuse_writer(number, why.0),
+        }
+        Self(decoder)
+    }
+
+    /// The ids that rows name and whose schemas are not known, each once.
+    fn missing(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        let rows = arrow::import_column(rows)?;
+        uninterrupted(py, || self.0.missing(&rows)).map_err(arrow::arrow_error)
+    }
+
+    /// The values of rows, and the rows that could not be decoded.
+    fn decode(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<(Column, Vec<BadRow>)> {
+        let rows = arrow::import_column(rows)?;
+        columns(uninterrupted(py, || self.0.decode(&rows)))
+    }
+}
+
+/// Encodes Protobuf.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct ProtobufEncoder(ToProtobuf);
+
+#[pymethods]
+impl ProtobufEncoder {
+    #[new]
+    #[pyo3(signature = (schema, imports, message))]
+    fn new(py: Python<'_>, schema: Protobuf, imports: Imports, message: Option<&str>) -> PyResult<Self> {
+        let made = uninterrupted(py, || ToProtobuf::new(&schema.parsed(&imports, message)?, message));
+        made.map(Self).map_err(schema_error)
+    }
+
+    /// The rows of a struct, each behind a byte 0, the id of the schema and the place of the message, if there is an id. An
+    /// error gives the field too.
+    fn encode(&self, py: Python<'_>, columns: &Bound<'_, PyAny>, number: Option<u32>) -> PyResult<Column> {
+        encoded(py, columns, |columns| self.0.encode(columns, number))
+    }
+}
+
+/// The file of a schema as a `FileDescriptorProto` in base64, and the names of the files that it imports, but for Google's
+/// own. Raises if it is no schema.
+#[pyfunction]
+#[pyo3(signature = (schema, imports, message=None))]
+pub(crate) fn protobuf_file(
+    py: Python<'_>,
+    schema: Protobuf,
+    imports: Imports,
+    message: Option<&str>,
+) -> PyResult<(String, Vec<String>)> {
+    let parsed = uninterrupted(py, || schema.parsed(&imports, message)).map_err(schema_error)?;
+    Ok((parsed.to_base64(), parsed.imports()))
+}
+
+/// Why messages that were written with one schema of Protobuf cannot all be read with another: kind, place and reason. Both
+/// come with the files that they import.
+#[pyfunction]
+pub(crate) fn protobuf_incompatibilities(
+    py: Python<'_>,
+    reader: (String, Imports),
+    writer: (String, Imports),
+) -> PyResult<Vec<(&'static str, String, String)>> {
+    let parse = |(schema, imports): &(String, Imports)| ProtobufSchema::parse(schema, imports);
+    let found = uninterrupted(py, || Ok(parse(&reader)?.incompatibilities(&parse(&writer)?)));
+    let found = found.map_err(schema_error)?.into_iter();
+    Ok(found.map(|one| (one.kind, one.path, one.why)).collect())
 }
 
 /// Decodes texts and numbers as Kafka's own serializers write them.

@@ -9,15 +9,16 @@
     reason = "a program for a terminal"
 )]
 
-use std::hint::black_box;
+mod measure;
+
 use std::sync::Arc;
-use std::time::Instant;
 
 use arrow_array::{Array, BinaryArray};
 use arrow_avro::reader::ReaderBuilder;
 use arrow_avro::schema::{AvroSchema as PeerSchema, Fingerprint, FingerprintAlgorithm, SchemaStore};
 use headrace_values::avro::{AvroDecoder, AvroSchema};
 use headrace_values::framing::Framing;
+use measure::ARRAY_ROWS;
 
 const SCHEMA: &str = r#"{"type": "record", "name": "Order", "fields": [
     {"name": "id", "type": "long"},
@@ -30,9 +31,6 @@ const SCHEMA: &str = r#"{"type": "record", "name": "Order", "fields": [
     {"name": "city", "type": "string"},
     {"name": "discount", "type": ["null", "double"]},
     {"name": "channel", "type": {"type": "enum", "name": "Channel", "symbols": ["WEB", "SHOP", "PHONE"]}}]}"#;
-
-/// As many rows as a batch of a consumer has, about.
-const ARRAY_ROWS: usize = 10_000;
 
 fn long(value: i64, out: &mut Vec<u8>) {
     let mut rest = ((value << 1) ^ (value >> 63)).cast_unsigned();
@@ -82,10 +80,7 @@ fn arrays<R: AsRef<[u8]>>(rows: &[R]) -> Vec<BinaryArray> {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let mut number = |or: usize| arguments.next().map_or(or, |text| text.parse().unwrap());
-    let (rows, rounds) = (number(200_000), number(9));
-    let only = arguments.next().unwrap_or_default();
+    let (rows, rounds, only) = measure::arguments();
     let one: Vec<_> = (0..u32::try_from(rows).unwrap()).map(|n| row(n, 1)).collect();
     let two: Vec<_> = (0..u32::try_from(rows).unwrap()).map(|n| row(n, 1 + u8::from(n % 2 == 1))).collect();
     let bad: Vec<_> = one
@@ -139,21 +134,5 @@ fn main() {
         ("two schemas in turns", &|| ours(&all, &two_array)),
         ("1 bad row in 100", &|| ours(&all, &bad_array)),
     ];
-    let cases: Vec<_> = cases.into_iter().filter(|(name, _)| name.contains(&only)).collect();
-    let mut rates = vec![Vec::new(); cases.len()];
-    for _ in 0..rounds {
-        for ((_, run), rates) in cases.iter().zip(&mut rates) {
-            let begun = Instant::now();
-            black_box(run());
-            #[allow(clippy::cast_precision_loss, reason = "a rate")]
-            rates.push(rows as f64 / begun.elapsed().as_secs_f64() / 1e6);
-        }
-    }
-    let all: Vec<_> =
-        cases.iter().zip(&rates).map(|((name, _), rates)| format!("\"{name}\": {rates:?}")).collect();
-    for ((name, _), mut rates) in cases.iter().zip(rates) {
-        rates.sort_by(f64::total_cmp);
-        println!("{name:<26} {:6.2} M rows/s (best {:.2})", rates[rates.len() / 2], rates[rates.len() - 1]);
-    }
-    println!("{{{}}}", all.join(", "));
+    measure::in_turns(&cases, rows, rounds, &only);
 }

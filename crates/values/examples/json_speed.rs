@@ -9,17 +9,15 @@
     reason = "a program for a terminal"
 )]
 
-use std::hint::black_box;
+mod measure;
+
 use std::sync::Arc;
-use std::time::Instant;
 
 use arrow_array::{Array, BinaryArray};
 use arrow_json::ReaderBuilder;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use headrace_values::json::JsonDecoder;
-
-/// As many rows as a batch of a consumer has, about.
-const ARRAY_ROWS: usize = 10_000;
+use measure::ARRAY_ROWS;
 
 fn row(n: usize) -> String {
     let city = ["Amsterdam", "Berlin", "Copenhagen"][n % 3];
@@ -40,10 +38,7 @@ fn row(n: usize) -> String {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let mut number = |or: usize| arguments.next().map_or(or, |text| text.parse().unwrap());
-    let (rows, rounds) = (number(200_000), number(9));
-    let only = arguments.next().unwrap_or_default();
+    let (rows, rounds, only) = measure::arguments();
     let texts: Vec<_> = (0..rows).map(row).collect();
     let bad: Vec<_> = texts
         .iter()
@@ -94,21 +89,5 @@ fn main() {
         ("2 of 10 columns", &|| ours(&some, &good)),
         ("1 bad row in 100", &|| ours(&all, &bad)),
     ];
-    let cases: Vec<_> = cases.into_iter().filter(|(name, _)| name.contains(&only)).collect();
-    let mut rates = vec![Vec::new(); cases.len()];
-    for _ in 0..rounds {
-        for ((_, run), rates) in cases.iter().zip(&mut rates) {
-            let begun = Instant::now();
-            assert_eq!(black_box(run()), rows);
-            #[allow(clippy::cast_precision_loss, reason = "a rate")]
-            rates.push(rows as f64 / begun.elapsed().as_secs_f64() / 1e6);
-        }
-    }
-    let all: Vec<_> =
-        cases.iter().zip(&rates).map(|((name, _), rates)| format!("\"{name}\": {rates:?}")).collect();
-    for ((name, _), mut rates) in cases.iter().zip(rates) {
-        rates.sort_by(f64::total_cmp);
-        println!("{name:<26} {:6.2} M rows/s (best {:.2})", rates[rates.len() / 2], rates[rates.len() - 1]);
-    }
-    println!("{{{}}}", all.join(", "));
+    measure::in_turns(&cases, rows, rounds, &only);
 }

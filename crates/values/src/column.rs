@@ -4,19 +4,21 @@
     reason = "measured: a call in a loop over the rows of a block keeps the cursor in memory, which costs a fifth"
 )]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::types::{
-    ArrowPrimitiveType, Date32Type, Decimal128Type, Decimal256Type, Float32Type, Float64Type, Int32Type,
-    Int64Type, IntervalMonthDayNanoType, Time32MillisecondType, Time64MicrosecondType,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Decimal256Type, DurationMicrosecondType, Float32Type,
+    Float64Type, Int32Type, Int64Type, IntervalMonthDayNanoType, Time32MillisecondType,
+    Time64MicrosecondType, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
 };
 use arrow_array::{
-    ArrayRef, BinaryArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, ListArray, MapArray,
-    NullArray, PrimitiveArray, StringArray, StructArray,
+    Array, ArrayRef, BinaryArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, ListArray, MapArray,
+    NullArray, PrimitiveArray, StringArray, StructArray, UInt32Array, UInt64Array,
 };
 use arrow_buffer::{
-    BooleanBufferBuilder, Buffer, IntervalMonthDayNano, NullBuffer, OffsetBuffer, ScalarBuffer, i256,
+    ArrowNativeType, BooleanBufferBuilder, Buffer, IntervalMonthDayNano, NullBuffer, OffsetBuffer,
+    ScalarBuffer, i256,
 };
 use arrow_schema::{ArrowError, DataType, Fields, IntervalUnit, TimeUnit};
 
@@ -139,6 +141,77 @@ impl<T: Copy + Default> Fixed<T> {
     fn len(&self) -> usize {
         self.validity.len
     }
+
+    /// The values from a row on.
+    pub(crate) fn from(&self, row: usize) -> &[T] {
+        self.values.get(row..).unwrap_or_default()
+    }
+
+    /// The values as those of another type of the same width.
+    fn bits<U: ArrowNativeType>(self) -> (ScalarBuffer<U>, Option<NullBuffer>)
+    where
+        T: ArrowNativeType,
+    {
+        let len = self.values.len();
+        (ScalarBuffer::new(Buffer::from_vec(self.values), 0, len), self.validity.finish())
+    }
+}
+
+/// The names of an enum, by their places.
+#[derive(Debug)]
+pub(crate) struct Symbols {
+    places: Fixed<i32>,
+    names: Arc<StringArray>,
+    /// The places of numbers that have no name, behind those of the names.
+    unnamed: HashMap<i32, i32>,
+}
+
+impl Symbols {
+    fn new(rows: usize, names: Arc<StringArray>) -> Self {
+        Self { places: Fixed::new(rows), names, unnamed: HashMap::new() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, place: i32) -> Result<()> {
+        self.places.add(place)
+    }
+
+    /// Adds a number that has no name, for which its digits stand.
+    pub(crate) fn push_unnamed(&mut self, number: i32) -> Result<()> {
+        let Ok(next) = i32::try_from(self.names.len() + self.unnamed.len()) else {
+            return fail(RowErrorKind::TooLarge);
+        };
+        let place = *self.unnamed.entry(number).or_insert(next);
+        self.places.add(place)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.places.truncate(len);
+    }
+
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    fn finish(self) -> std::result::Result<DictionaryArray<Int32Type>, ArrowError> {
+        let Fixed { values, validity } = self.places;
+        let places = PrimitiveArray::new(ScalarBuffer::from(values), validity.finish());
+        if self.unnamed.is_empty() {
+            return DictionaryArray::try_new(places, self.names);
+        }
+        let mut more: Vec<_> = self.unnamed.into_iter().collect();
+        more.sort_unstable_by_key(|(_, place)| *place);
+        let more = more.into_iter().map(|(number, _)| Some(number.to_string()));
+        let names: StringArray = self.names.iter().map(|name| name.map(str::to_owned)).chain(more).collect();
+        DictionaryArray::try_new(places, Arc::new(names))
+    }
+}
+
+impl Nullable for Symbols {
+    #[inline]
+    fn push_null(&mut self) {
+        self.places.push_null();
+    }
 }
 
 /// Booleans.
@@ -149,6 +222,11 @@ pub(crate) struct Bits {
 }
 
 impl Bits {
+    /// The values from a row on.
+    pub(crate) fn from(&self, row: usize) -> impl ExactSizeIterator<Item = bool> + Clone {
+        (row..self.values.len()).map(|at| self.values.get_bit(at))
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, value: bool) {
         self.values.append(value);
@@ -228,6 +306,15 @@ impl Bytes {
         self.data.truncate(self.offsets.truncate(len));
     }
 
+    /// The values from a row on.
+    pub(crate) fn from(&self, row: usize) -> impl ExactSizeIterator<Item = &[u8]> + Clone {
+        let ends = self.offsets.ends.get(row..).unwrap_or_default();
+        ends.windows(2).map(|ends| match ends {
+            [start, end] => self.data.get(start.as_usize()..end.as_usize()).unwrap_or_default(),
+            _ => &[],
+        })
+    }
+
     fn len(&self) -> usize {
         self.offsets.validity.len
     }
@@ -276,6 +363,11 @@ impl List {
         self.offsets.push(self.item.len())
     }
 
+    /// Where the items of the list that is about to end begin.
+    pub(crate) fn start(&self) -> usize {
+        self.offsets.ends.last().map_or(0, |end| end.as_usize())
+    }
+
     fn push_null(&mut self) {
         self.offsets.push_null();
     }
@@ -319,7 +411,7 @@ impl Struct {
         self.validity.truncate(len);
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.validity.len
     }
 }
@@ -350,11 +442,11 @@ impl Shape {
 pub(crate) enum Column {
     Null(usize),
     Boolean(Bits),
-    /// An int, a date, or a time of day in ms.
+    /// An int, the bits of an unsigned one, a date, or a time of day in ms.
     Int(Fixed<i32>),
-    /// The numbers of an enum's symbols.
-    Symbol(Fixed<i32>, Arc<StringArray>),
-    /// A long, a time or a timestamp.
+    /// The places of an enum's symbols.
+    Symbol(Symbols),
+    /// A long, the bits of an unsigned one, a time, a timestamp or a duration.
     Long(Fixed<i64>),
     Float(Fixed<f32>),
     Double(Fixed<f64>),
@@ -374,7 +466,8 @@ macro_rules! each {
         match $column {
             Column::Null($len) => $null,
             Column::Boolean($of) => $act,
-            Column::Int($of) | Column::Symbol($of, _) => $act,
+            Column::Int($of) => $act,
+            Column::Symbol($of) => $act,
             Column::Long($of) => $act,
             Column::Float($of) => $act,
             Column::Double($of) => $act,
@@ -408,13 +501,16 @@ impl Column {
             DataType::Boolean => {
                 Self::Boolean(Bits { values: BooleanBufferBuilder::new(rows), validity: Validity::default() })
             }
-            DataType::Int32 | DataType::Date32 | DataType::Time32(TimeUnit::Millisecond) => {
-                Self::Int(Fixed::new(rows))
-            }
-            DataType::Dictionary(..) => Self::Symbol(Fixed::new(rows), of.symbols.clone()?),
-            DataType::Int64 | DataType::Time64(TimeUnit::Microsecond) | DataType::Timestamp(..) => {
-                Self::Long(Fixed::new(rows))
-            }
+            DataType::Int32
+            | DataType::UInt32
+            | DataType::Date32
+            | DataType::Time32(TimeUnit::Millisecond) => Self::Int(Fixed::new(rows)),
+            DataType::Dictionary(..) => Self::Symbol(Symbols::new(rows, of.symbols.clone()?)),
+            DataType::Int64
+            | DataType::UInt64
+            | DataType::Time64(TimeUnit::Microsecond)
+            | DataType::Timestamp(..)
+            | DataType::Duration(TimeUnit::Microsecond) => Self::Long(Fixed::new(rows)),
             DataType::Float32 => Self::Float(Fixed::new(rows)),
             DataType::Float64 => Self::Double(Fixed::new(rows)),
             DataType::Decimal128(..) => Self::Decimal(Fixed::new(rows)),
@@ -443,7 +539,7 @@ impl Column {
         match self {
             Self::Null(_) | Self::Boolean(_) => 1,
             Self::Int(_)
-            | Self::Symbol(..)
+            | Self::Symbol(_)
             | Self::Float(_)
             | Self::Bytes(_)
             | Self::Text(_)
@@ -476,16 +572,19 @@ impl Column {
             (Self::Boolean(column), _) => {
                 Arc::new(BooleanArray::new(column.values.build(), column.validity.finish()))
             }
+            (Self::Int(column), DataType::UInt32) => {
+                let (values, nulls) = column.bits();
+                Arc::new(UInt32Array::new(values, nulls))
+            }
             (Self::Int(column), DataType::Date32) => primitive::<Date32Type>(column, of),
             (Self::Int(column), DataType::Time32(_)) => primitive::<Time32MillisecondType>(column, of),
             (Self::Int(column), _) => primitive::<Int32Type>(column, of),
-            (Self::Symbol(column, symbols), _) => {
-                let keys = PrimitiveArray::<Int32Type>::new(
-                    ScalarBuffer::from(column.values),
-                    column.validity.finish(),
-                );
-                Arc::new(DictionaryArray::try_new(keys, symbols)?)
+            (Self::Symbol(column), _) => Arc::new(column.finish()?),
+            (Self::Long(column), DataType::UInt64) => {
+                let (values, nulls) = column.bits();
+                Arc::new(UInt64Array::new(values, nulls))
             }
+            (Self::Long(column), DataType::Duration(_)) => primitive::<DurationMicrosecondType>(column, of),
             (Self::Long(column), DataType::Time64(_)) => primitive::<Time64MicrosecondType>(column, of),
             (Self::Long(column), DataType::Timestamp(TimeUnit::Millisecond, _)) => {
                 primitive::<TimestampMillisecondType>(column, of)

@@ -123,6 +123,23 @@ pub enum RowErrorKind {
     /// A field stands in an object twice.
     #[error("it stands in its object twice")]
     Twice,
+    /// A field's number or way of writing is none.
+    #[error("{0} is no tag of a field")]
+    Tag(u64),
+    /// A group ends that did not begin, or does not end.
+    #[error("a group ends that did not begin, or does not end")]
+    Group,
+    /// What stands behind a schema's id is no place of a message.
+    #[error("{0} is no number of a message in its schema")]
+    MessageIndex(i64),
+    /// It is another message than the one that is wanted.
+    #[error("it is a message {found}, not {wanted}")]
+    Message {
+        /// Its name.
+        found: String,
+        /// The name of the one that is wanted.
+        wanted: String,
+    },
     /// The decoder contradicts itself.
     #[error("a column is not of the type of its field (a defect of headrace)")]
     Internal,
@@ -196,6 +213,10 @@ impl Failure {
     /// Whether a call has as much as it may have, so that a row that fails may do well in the next one.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self.0.kind, RowErrorKind::TooLarge | RowErrorKind::Items | RowErrorKind::Filler)
+    }
+
+    pub(crate) fn into_kind(self) -> RowErrorKind {
+        self.0.kind
     }
 
     #[cold]

@@ -38,6 +38,26 @@ impl Framing {
         }
     }
 
+    /// The ids that rows name and that are not known, each once.
+    pub(crate) fn missing(
+        self,
+        rows: &dyn Array,
+        is_known: impl Fn(u32) -> bool,
+    ) -> Result<Vec<u32>, ArrowError> {
+        let mut missing = Vec::new();
+        let mut last = None;
+        with_rows(rows, |rows| {
+            rows.for_each(&mut |_, bytes| {
+                let Some(Ok((id, _))) = bytes.map(|bytes| self.split(bytes)) else { return };
+                if last != Some(id) && !is_known(id) && !missing.contains(&id) {
+                    missing.push(id);
+                }
+                last = Some(id);
+            });
+        })?;
+        Ok(missing)
+    }
+
     /// The id of each row's schema; null where a row names none.
     ///
     /// # Errors

@@ -52,12 +52,12 @@ class RegisteredSchema:
     subject: str | None = None
     """With `version`, where it was asked for by subject."""
     version: int | None = None
-    definitions: tuple[str, ...] = field(default=(), repr=False)
-    """The schemas that it names, directly or not, each after those that it names itself."""
+    definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Name and text of the schemas that it names, directly or not, each after those that it names itself."""
 
 
 class SchemaRegistry:
-    """A client of a schema registry that speaks Confluent's REST API, for ``registry=`` of `Avro`.
+    """A client of a schema registry that speaks Confluent's REST API, for ``registry=`` of `Avro` and other formats.
 
     What was found is kept; a schema's id never gets another meaning. Threads may share a client. A request that fails
     for want of an answer, or is answered with 408, 429 or 5xx, is sent again, to the next URL if there are several.
@@ -207,14 +207,14 @@ class SchemaRegistry:
     ) -> RegisteredSchema:
         """A schema with all that it names."""
         text, kind, references = _parts(found, number)
-        definitions: dict[tuple[str, int], str] = {}
+        definitions: dict[tuple[str, int], tuple[str, str]] = {}
         self._define(references, definitions, ())
         return RegisteredSchema(number, text, kind, references, subject, version, tuple(definitions.values()))
 
     def _define(
         self,
         references: tuple[SchemaReference, ...],
-        definitions: dict[tuple[str, int], str],
+        definitions: dict[tuple[str, int], tuple[str, str]],
         within: tuple[tuple[str, int], ...],
     ) -> None:
         for reference in references:
@@ -229,7 +229,7 @@ class SchemaRegistry:
             path = f"/subjects/{_quoted(name[0])}/versions/{name[1]}"
             text, _, further = _parts(self._ask("GET", path), path)
             self._define(further, definitions, (*within, name))
-            definitions[name] = text
+            definitions[name] = (reference.name, text)
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         """The answer to a request, whichever URL gives it."""

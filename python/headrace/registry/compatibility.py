@@ -13,15 +13,17 @@ LEVELS: Final = (
     "NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"
 )  # fmt: skip
 
-Whole = tuple[str, str, "list[str]"]
-"""Type and text of a schema, and the schemas that it names."""
+Whole = tuple[str, str, "list[tuple[str, str]]"]
+"""Type and text of a schema, and name and text of those that it names."""
 
 
-def check(kind: str, text: str, definitions: list[str]) -> None:
+def check(kind: str, text: str, definitions: list[tuple[str, str]]) -> None:
     """Raises unless the text is a schema of its type."""
     try:
         if kind == "AVRO":
-            _native.check_avro(text, definitions)
+            _native.check_avro(text, [one for _, one in definitions])
+        elif kind == "PROTOBUF":
+            _native.protobuf_file(text, definitions)
         else:
             json_schema.check(json.loads(text))
     except ValueError as error:
@@ -48,9 +50,16 @@ def _unreadable(reader: Whole, writer: Whole) -> list[str]:
     """Why a reader cannot read all that a writer may have written."""
     try:
         if reader[0] == "AVRO":
-            found = _native.avro_incompatibilities(reader[1:], writer[1:])
+            found = _native.avro_incompatibilities(_texts(reader), _texts(writer))
+        elif reader[0] == "PROTOBUF":
+            found = _native.protobuf_incompatibilities(reader[1:], writer[1:])
         else:
             found = json_schema.incompatibilities(json.loads(reader[1]), json.loads(writer[1]))
     except ValueError as error:
         return [str(error)]
     return [f"{kind} at {path}: {why}" for kind, path, why in found]
+
+
+def _texts(of: Whole) -> tuple[str, list[str]]:
+    """A schema of Avro, which finds others by the names in them."""
+    return of[1], [text for _, text in of[2]]

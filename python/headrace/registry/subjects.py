@@ -14,7 +14,8 @@ from typing import Any, Final
 from headrace.registry import compatibility
 from headrace.registry.refusal import Refusal
 
-TYPES: Final = ("AVRO", "JSON")
+TYPES: Final = ("AVRO", "JSON", "PROTOBUF")
+_OF_JSON: Final = ("AVRO", "JSON")
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE")
 VERSION_MAX: Final = 2**31 - 1
 VERSION_DIGITS_MAX: Final = 10
@@ -45,8 +46,8 @@ class Schema:
     @cached_property
     def identity(self) -> tuple[str, str, tuple[Reference, ...]]:
         """What makes it the schema that it is: spaces and the order of an object's members do not."""
-        # Another registry may have written one of a type that is no JSON.
-        text = json.dumps(json.loads(self.text), sort_keys=True) if self.type in TYPES else self.text
+        # Another registry may have written one of a type that this one does not know.
+        text = json.dumps(json.loads(self.text), sort_keys=True) if self.type in _OF_JSON else self.text
         return (self.type, text, self.references)
 
 
@@ -123,13 +124,15 @@ class Subjects:
         }
         return sorted(named)
 
-    def definitions(self, schema: Schema) -> list[str]:
-        """The schemas that one names, directly or not, each after those that it names itself."""
-        found: dict[tuple[str, int], str] = {}
+    def definitions(self, schema: Schema) -> list[tuple[str, str]]:
+        """Name and text of the schemas that one names, directly or not, each after those that it names itself."""
+        found: dict[tuple[str, int], tuple[str, str]] = {}
         self._define(schema, found, ())
         return list(found.values())
 
-    def _define(self, schema: Schema, found: dict[tuple[str, int], str], within: tuple[tuple[str, int], ...]) -> None:
+    def _define(
+        self, schema: Schema, found: dict[tuple[str, int], tuple[str, str]], within: tuple[tuple[str, int], ...]
+    ) -> None:
         for to in schema.references:
             name = (to.subject, to.version)
             if name in found:
@@ -141,7 +144,7 @@ class Subjects:
             if name in within or len(found) + len(within) >= REFERENCES_MAX:
                 raise Refusal(422, 42201, f"The schema names more than {REFERENCES_MAX} others, or itself")
             self._define(target.schema, found, (*within, name))
-            found[name] = target.schema.text
+            found[name] = (to.name, target.schema.text)
 
     def level(self, subject: str | None) -> str:
         """The level of compatibility that holds for a subject."""
@@ -159,6 +162,12 @@ class Subjects:
         """A schema that is one, as it is kept."""
         if schema.type not in TYPES:
             raise Refusal(422, 42201, f"Invalid schema type {schema.type}: this registry takes {' and '.join(TYPES)}")
+        kept = schema if schema.type == "PROTOBUF" else replace(schema, text=self._compact(schema))
+        compatibility.check(kept.type, kept.text, self.definitions(kept))
+        return kept
+
+    def _compact(self, schema: Schema) -> str:
+        """The JSON of a schema without spaces."""
         try:
             value = json.loads(schema.text, parse_constant=_no_constant)
             # Half of a character that takes two is no text, and a number beyond all floats none of JSON.
@@ -168,9 +177,7 @@ class Subjects:
                 raise Refusal(422, 42201, f"Invalid schema: it is not JSON: {error}") from None
             # The name of a primitive type may stand there bare.
             value = schema.text.strip()
-        kept = replace(schema, text=json.dumps(value, separators=(",", ":"), ensure_ascii=False))
-        compatibility.check(kept.type, kept.text, self.definitions(kept))
-        return kept
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
     def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version:
         """The version of a subject that a schema is."""

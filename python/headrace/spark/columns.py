@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace._columns import SIDES, Columns
 from headrace.errors import ConfigError, SchemaError
 from headrace.registry import SchemaRegistry
-from headrace.values import Avro, Format, Json, Text
+from headrace.values import Avro, Format, Json, Protobuf, Text
 from headrace.values.format import Chosen
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _TEXTS: Final = {
     "float": pa.float32(),
     "double": pa.float64(),
 }
+
+_UNSIGNED: Final = {pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 
 
 def pinned(spec: SideFormat, topics: Collection[str]) -> SideFormat:
@@ -66,7 +68,9 @@ def _format(spec: SideFormat) -> Format:
     registry = _registry(spec.registry) if spec.registry else None
     chosen: dict[str, Any] = {"columns": spec.columns, "on_error": on_error, "registry": registry}
     if spec.name == "avro":
-        return Avro(spec.schema, references=spec.references, **chosen)
+        return Avro(spec.schema, references=[text for _, text in spec.references], **chosen)
+    if spec.name == "protobuf":
+        return Protobuf(spec.schema, message=spec.message, references=dict(spec.references), **chosen)
     if spec.name == "json":
         return Json(_json_schema(str(spec.schema)), **chosen)
     return Text(_TEXTS[spec.name], on_error=on_error)
@@ -178,4 +182,4 @@ def _plain_scalar(of: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", of.tz)
     if pa.types.is_time(of):
         return pa.int32() if pa.types.is_time32(of) else pa.int64()
-    return of
+    return _UNSIGNED.get(of, of)

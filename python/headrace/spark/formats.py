@@ -15,7 +15,8 @@ SIDES: Final = ("key", "value")
 TEXTS: Final = ("string", "boolean", "smallint", "int", "bigint", "float", "double")
 """What Kafka's own serializers write, by Spark's names of the types."""
 _ON_ERROR: Final = ("raise", "null", "column")
-_OF_SIDE: Final = ("format", "schema", "schema.file", "subject", "reader", "columns", "on.error")
+_OF_SIDE: Final = ("format", "schema", "schema.file", "message", "subject", "reader", "columns", "on.error")
+_OF_SCHEMA: Final = ("avro", "json", "protobuf")
 _REGISTRY: Final = {
     "schema.registry.url": "url",
     "basic.auth.user.info": "auth",
@@ -35,9 +36,11 @@ class SideFormat:
 
     side: str
     name: str
-    """``avro``, ``json``, or a type of `TEXTS`."""
-    schema: str | None = None
-    references: tuple[str, ...] = ()
+    """``avro``, ``json``, ``protobuf``, or a type of `TEXTS`."""
+    schema: str | bytes | None = None
+    """A text; of Protobuf also a FileDescriptorSet, from a file."""
+    references: tuple[tuple[str, str], ...] = ()
+    message: str | None = None
     subject: str | None = None
     reader: str | int = "latest"
     columns: tuple[str, ...] | None = None
@@ -68,11 +71,11 @@ def side_formats(given: Mapping[str, str]) -> tuple[SideFormat, ...]:
             if useless := [option for option in options if option != "format"]:
                 raise ConfigError(f"{side}.{useless[0]} needs {side}.format, such as avro")
             continue
-        if name not in {"avro", "json", *TEXTS}:
-            known = ", ".join(["avro", "json", *TEXTS, "binary"])
+        if name not in {*_OF_SCHEMA, *TEXTS}:
+            known = ", ".join([*_OF_SCHEMA, *TEXTS, "binary"])
             raise ConfigError(f"{side}.format is {options['format']!r}; it takes {known}")
         found.append(_side(side, name, options, registry))
-    if registry and not any(spec.name in {"avro", "json"} for spec in found):
+    if registry and not any(spec.name in _OF_SCHEMA for spec in found):
         raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
     return tuple(found)
 
@@ -85,7 +88,9 @@ def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tupl
         if useless := [option for option in options if option not in {"format", "on.error"}]:
             raise ConfigError(f"{side}.{useless[0]} has no effect with {side}.format={name}")
         return SideFormat(side, name, on_error=on_error)
-    schema = _schema(side, options)
+    if "message" in options and name != "protobuf":
+        raise ConfigError(f"{side}.message has no effect with {side}.format={name}; it names one of protobuf")
+    schema = _schema(side, name, options)
     if schema is None and not registry:
         raise ConfigError(f"{side}.format={name} needs {side}.schema, {side}.schema.file or schema.registry.url")
     chooses = [option for option in ("subject", "reader") if option in options]
@@ -95,16 +100,18 @@ def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tupl
     paths = options.get("columns")
     columns = None if paths is None else tuple(part.strip() for part in paths.split(",") if part.strip())
     subject = options.get("subject")
-    return SideFormat(side, name, schema, (), subject, reader, columns, on_error, registry)
+    return SideFormat(side, name, schema, (), options.get("message"), subject, reader, columns, on_error, registry)
 
 
-def _schema(side: str, options: Mapping[str, str]) -> str | None:
+def _schema(side: str, name: str, options: Mapping[str, str]) -> str | bytes | None:
     path = options.get("schema.file")
     if path is None:
         return options.get("schema")
     if "schema" in options:
         raise ConfigError(f"{side}.schema and {side}.schema.file exclude each other")
     try:
+        if name == "protobuf" and not path.endswith(".proto"):
+            return Path(path).read_bytes()
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{side}.schema.file {path!r} cannot be read: {error}") from None

@@ -12,6 +12,7 @@ r"""What keys and values mean: bytes to columns by a schema.
 from headrace.values.avro import Avro
 from headrace.values.format import BadRow, Format, OnError, decode, encode
 from headrace.values.json import Json
+from headrace.values.protobuf import Protobuf
 from headrace.values.text import Text
 
-__all__ = ["Avro", "BadRow", "Format", "Json", "OnError", "Text", "decode", "encode"]
+__all__ = ["Avro", "BadRow", "Format", "Json", "OnError", "Protobuf", "Text", "decode", "encode"]

@@ -20,7 +20,7 @@ BadRow: TypeAlias = "tuple[int, str, str]"
 
 
 class Format:
-    """What bytes mean: `Avro`, `Json` or `Text`. For ``key=`` and ``value=`` of clients, and for `decode`."""
+    """What bytes mean, for ``key=`` and ``value=`` of clients: `Avro`, `Json`, `Protobuf` or `Text`."""
 
     on_error: OnError
     """What becomes of a row that cannot be decoded."""
@@ -56,7 +56,7 @@ class Format:
             SchemaRegistryError: the registry refuses the schema.
         """
         del columns, topic
-        raise config_error(f"{side}: {type(self).__name__} is not written yet; Avro is")
+        raise config_error(f"{side}: {type(self).__name__} is not written; Avro, Json and Protobuf are")
 
     def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
         """The values of rows, in which bad ones are null, and what is wrong with those.

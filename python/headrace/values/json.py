@@ -1,4 +1,4 @@
-"""JSON to Arrow columns."""
+"""JSON to Arrow columns, and back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 from headrace import _native
 from headrace.errors import SchemaError
 from headrace.registry import SchemaRegistry
-from headrace.values.format import BadRow, Chosen, Format, OnError, check_choice, check_columns, config_error, unpinned
+from headrace.values.format import BadRow, Chosen, OnError, config_error, unpinned
 from headrace.values.json_types import pruned, type_of
+from headrace.values.registered import Named, Written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 _Schema: TypeAlias = "pa.Schema | pa.DataType | str | Mapping[str, object]"
 
 
-class Json(Format):
-    """JSON to Arrow columns.
+class Json(Written["str | pa.DataType"]):
+    """JSON to Arrow columns, and back.
 
     Fields are found by name, in whatever order they come; unknown ones are skipped, and missing ones are null. How JSON
     becomes columns is in docs/values.md. A row may begin with a byte 0 and the id of a schema, as Confluent's
@@ -35,6 +36,7 @@ class Json(Format):
         reader: Without a schema, which one of the registry gives the columns: ``"latest"`` (default), the newest of the
             subject when reading begins, or the id of one.
         subject: Whose newest schema that is; by default ``topic-value`` or ``topic-key`` of the client's one topic.
+            Rows that are encoded have their JSON Schema registered there.
         columns: The fields to decode, as paths such as ``"price.amount"``; others are skipped, which is faster. All by
             default. Fields come in the schema's order.
         on_error: As for `Avro`.
@@ -43,6 +45,8 @@ class Json(Format):
         SchemaError: The schema is wrong, or has a type that no column of JSON can have.
         ConfigError: Two arguments exclude each other, or there is neither a schema nor a registry.
     """
+
+    kind = "JSON"
 
     def __init__(
         self,
@@ -54,17 +58,12 @@ class Json(Format):
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(on_error)
-        check_columns(columns)
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
-        if schema is None and registry is None:
-            raise config_error("Json takes a schema or a registry")
-        check_choice(reader, subject, chosen=registry is not None and schema is None)
+        given = None if schema is None else _given(schema)
+        super().__init__(given, registry, reader=reader, subject=subject, columns=columns, on_error=on_error)
         self.names_schema = registry is not None
-        self._registry, self._reader, self._subject = registry, reader, subject
-        self._wanted = None if columns is None else list(columns)
-        self._decode_with(None if schema is None else _type(schema))
+        self._decode_with(None if given is None else _type(given))
 
     def bound(self, topics: Collection[str], side: str) -> Json:
         """With the columns of a schema that is looked up, if it is one of the registry.
@@ -75,7 +74,7 @@ class Json(Format):
         """
         if self._decoder is not None or self._registry is None:
             return self
-        found = Chosen(self._registry, self._reader, self._subject).schema(topics, side, "JSON")
+        found = Chosen(self._registry, self._reader, self._subject).schema(topics, side, self.kind)
         made = copy.copy(self)
         made._decode_with(_type(found.schema))  # noqa: SLF001  (of this class)
         return made
@@ -86,6 +85,20 @@ class Json(Format):
             raise unpinned()
         column, bad = self._decoder.decode(rows)
         return pa.array(column), bad
+
+    def _own(self, side: str) -> tuple[str | pa.DataType, list[Named]]:
+        del side
+        assert self._given is not None  # noqa: S101  (there is no registry)
+        return self._given, []
+
+    def _encoder_of(self, schema: str | pa.DataType, references: list[Named]) -> _native.JsonEncoder:
+        del references
+        return _native.JsonEncoder(_type(schema))
+
+    def _registered_text(self, schema: str | pa.DataType) -> str:
+        if not isinstance(schema, str):
+            raise config_error("a registry takes a JSON Schema, and not one of Arrow: give Json a JSON Schema")
+        return schema
 
     def _decode_with(self, of: pa.DataType | None) -> None:
         """Makes the decoder, of what is kept for a copy in another process."""
@@ -98,16 +111,17 @@ class Json(Format):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what belongs to this process."""
-        return {name: of for name, of in vars(self).items() if name != "_decoder"}
+        return {name: of for name, of in vars(self).items() if name not in {"_decoder", "_writers"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins anew with the same columns."""
         vars(self).update(state)
+        self._writers = {}
         self._decode_with(self._of)
 
 
-def _type(schema: object) -> pa.DataType:
-    """The type of the columns."""
+def _given(schema: object) -> str | pa.DataType:
+    """A schema of Arrow as a type, and a JSON Schema as its text."""
     if isinstance(schema, pa.Schema):
         return pa.struct(list(schema))
     if isinstance(schema, pa.DataType):
@@ -115,14 +129,28 @@ def _type(schema: object) -> pa.DataType:
     if isinstance(schema, str):
         if schema.endswith(".json"):
             raise SchemaError(f"schema is a JSON Schema, and not the path of a file: give what {schema!r:.100} holds")
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            raise SchemaError(f"schema is no JSON Schema: {error}") from None
+        return schema
     if not isinstance(schema, Mapping):
         message = f"schema is a pyarrow.Schema or DataType, or a JSON Schema, not {type(schema).__name__}"
         raise TypeError(message)
     try:
-        return type_of(dict(schema))
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SchemaError(f"schema is no JSON Schema: {error}") from None
+
+
+def _type(schema: str | pa.DataType) -> pa.DataType:
+    """The type of the columns."""
+    if isinstance(schema, pa.DataType):
+        return schema
+    try:
+        found = json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"schema is no JSON Schema: {error}") from None
+    if not isinstance(found, dict):
+        message = f"schema is a JSON Schema, an object, not {schema!r:.100}"
+        raise SchemaError(message)
+    try:
+        return type_of(found)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"schema: {error}") from None

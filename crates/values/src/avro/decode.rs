@@ -215,10 +215,10 @@ impl<'p> Reading<'p> {
                 to.push(bytes.boolean()?);
                 Ok(())
             }),
-            (Op::Enum(numbers), Column::Symbol(to, _)) => with.with(to, |bytes, to| {
+            (Op::Enum(numbers), Column::Symbol(to)) => with.with(to, |bytes, to| {
                 let written = bytes.long()?;
                 match usize::try_from(written).ok().and_then(|at| numbers.get(at)) {
-                    Some(Ok(number)) => to.add(*number),
+                    Some(Ok(number)) => to.push(*number),
                     Some(Err(symbol)) => fail(RowErrorKind::SymbolNotTaken(symbol.clone())),
                     None => fail(RowErrorKind::Symbol(written)),
                 }

@@ -9,11 +9,12 @@ use arrow_schema::{ArrowError, DataType};
 use super::plan::{Planner, Step};
 use super::rows::{Plan, RowReader};
 use super::schema::AvroSchema;
-use super::target::{Target, Targets, Wanted};
+use super::target::{Target, Targets};
 use crate::column::{Column, Shape};
 use crate::error::{Decoded, Result, RowError, RowErrorKind, SchemaError};
 use crate::framing::Framing;
 use crate::input::{Rows, with_rows};
+use crate::wanted::Wanted;
 
 /// Decodes Avro into the columns of one schema, the reader's, whichever schema each row was written with.
 #[derive(Debug, Clone)]
@@ -86,18 +87,7 @@ impl AvroDecoder {
     /// # Errors
     /// The rows are not bytes.
     pub fn missing(&self, rows: &dyn Array) -> Result<Vec<u32>, ArrowError> {
-        let mut missing = Vec::new();
-        let mut last = None;
-        with_rows(rows, |rows| {
-            rows.for_each(&mut |_, bytes| {
-                let Some(Ok((id, _))) = bytes.map(|bytes| self.framing.split(bytes)) else { return };
-                if last != Some(id) && !self.writers.contains_key(&id) && !missing.contains(&id) {
-                    missing.push(id);
-                }
-                last = Some(id);
-            });
-        })?;
-        Ok(missing)
+        self.framing.missing(rows, |id| self.writers.contains_key(&id))
     }
 
     /// Decodes rows: as many values, in the same order. A row without bytes is a null; so is one that cannot be decoded,

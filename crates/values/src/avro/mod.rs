@@ -30,5 +30,5 @@ mod tests;
 
 pub use compatible::Incompatibility;
 pub use decoder::AvroDecoder;
-pub use encode::{AvroEncoder, EncodeError};
+pub use encode::AvroEncoder;
 pub use schema::{AvroSchema, SCHEMA_BYTES_MAX};

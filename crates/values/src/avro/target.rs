@@ -1,6 +1,5 @@
 //! What a reader's schema becomes in Arrow, and which of its fields are wanted.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::StringArray;
@@ -9,6 +8,7 @@ use arrow_schema::{DataType, Field, Fields, IntervalUnit, TimeUnit};
 use super::schema::{AvroSchema, Kind, Logical, TypeId};
 use crate::column::Shape;
 use crate::error::SchemaError;
+use crate::wanted::Wanted;
 
 /// The most columns of a value, those of nested records included.
 const COLUMNS_MAX: usize = 20_000;
@@ -36,32 +36,6 @@ pub(super) enum TargetKind {
     Map(Box<Target>),
     /// The branches of a union, without null, of which each value has one.
     Members(Vec<(TypeId, Target)>),
-}
-
-/// The fields that are wanted of a type.
-#[derive(Debug, Default)]
-pub(super) struct Wanted {
-    all: bool,
-    fields: BTreeMap<String, Wanted>,
-}
-
-impl Wanted {
-    pub(super) fn all() -> Self {
-        Self { all: true, fields: BTreeMap::new() }
-    }
-
-    /// Those of paths such as `price.amount`.
-    pub(super) fn of(paths: &[String]) -> Self {
-        let mut wanted = Self::default();
-        for path in paths {
-            let mut at = &mut wanted;
-            for name in path.split('.') {
-                at = at.fields.entry(name.to_owned()).or_default();
-            }
-            at.all = true;
-        }
-        wanted
-    }
 }
 
 /// Makes the columns of a schema.
@@ -138,14 +112,9 @@ impl<'a> Targets<'a> {
                 name.full
             )));
         }
-        let every = Wanted::all();
         let mut targets = Vec::new();
         for (at, field) in fields.iter().enumerate() {
-            let of = match wanted.fields.get(&field.name) {
-                _ if wanted.all => &every,
-                Some(of) => of,
-                None => continue,
-            };
+            let Some(of) = wanted.field(&field.name) else { continue };
             let made = self.nested(id, field.of, of);
             let made = made
                 .map_err(|why| SchemaError::new(format!("field {:?} of {}: {why}", field.name, name.full)))?;

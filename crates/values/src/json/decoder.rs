@@ -13,10 +13,12 @@ use super::cursor::Cursor;
 use super::target::{self, Fields, Kind, Target};
 use super::{number, target::Kind as Of};
 use crate::budget::Budget;
+use crate::collected::Collected;
 use crate::column::{Bytes, Column, Shape, Struct};
-use crate::error::{Decoded, Failure, Result, RowError, RowErrorKind, SchemaError, fail};
+use crate::error::{Decoded, Failure, Result, RowErrorKind, SchemaError, fail};
 use crate::framing::Framing;
 use crate::input::with_rows;
+use crate::seen::Seen;
 
 /// Decodes JSON into the columns of a type.
 #[derive(Debug, Clone)]
@@ -49,15 +51,20 @@ impl JsonDecoder {
     pub fn decode(&self, rows: &dyn Array) -> Result<Decoded, ArrowError> {
         let column = Column::for_rows(&self.shape, rows.len());
         let column = column.ok_or_else(|| ArrowError::SchemaError("a type has no column".to_owned()))?;
-        let mut reader = RowReader {
-            target: &self.target,
-            column,
-            errors: Vec::new(),
-            state: State { budget: Budget::default(), text: Vec::new(), utc: Tz::from_str("+00:00")? },
-            full: false,
-        };
-        with_rows(rows, |rows| rows.for_each(&mut |row, bytes| reader.add(row, bytes)))?;
-        Ok(Decoded { values: reader.column.finish(&self.shape.data_type)?, errors: reader.errors })
+        let mut collected = Collected::new(column);
+        let mut state = State { budget: Budget::default(), text: Vec::new(), utc: Tz::from_str("+00:00")? };
+        with_rows(rows, |rows| {
+            rows.for_each(&mut |row, bytes| {
+                let Some(bytes) = bytes else { return collected.null() };
+                collected.add(row, |column, budget| {
+                    state.budget = *budget;
+                    let read = read(&self.target, column, bytes, &mut state);
+                    *budget = state.budget;
+                    read
+                });
+            });
+        })?;
+        Ok(Decoded { values: collected.column.finish(&self.shape.data_type)?, errors: collected.errors })
     }
 }
 
@@ -70,52 +77,18 @@ struct State {
     utc: Tz,
 }
 
-struct RowReader<'a> {
-    target: &'a Target,
-    column: Column,
-    errors: Vec<RowError>,
-    state: State,
-    /// There is no room for the next row: it is for another call.
-    full: bool,
-}
-
-impl RowReader<'_> {
-    fn add(&mut self, row: usize, bytes: Option<&[u8]>) {
-        if self.full {
-            return;
-        }
-        let Some(bytes) = bytes else { return self.null() };
-        let (len, budget) = (self.column.len(), self.state.budget);
-        let Err(why) = self.read(bytes) else { return };
-        self.column.truncate(len);
-        self.state.budget = budget;
-        self.full = why.is_full() && len > 0;
-        if !self.full {
-            self.null();
-            self.errors.push(why.of_row(row));
-        }
+/// Reads a row.
+fn read(target: &Target, column: &mut Column, bytes: &[u8], state: &mut State) -> Result<()> {
+    let bytes = match Framing::Confluent.split(bytes) {
+        Ok((_, bytes)) => bytes,
+        Err(_) => bytes,
+    };
+    if str::from_utf8(bytes).is_err() {
+        return fail(RowErrorKind::Utf8);
     }
-
-    fn read(&mut self, bytes: &[u8]) -> Result<()> {
-        let bytes = match Framing::Confluent.split(bytes) {
-            Ok((_, bytes)) => bytes,
-            Err(_) => bytes,
-        };
-        if str::from_utf8(bytes).is_err() {
-            return fail(RowErrorKind::Utf8);
-        }
-        let mut cursor = Cursor::new(bytes);
-        value(self.target, &mut self.column, &mut cursor, &mut self.state)?;
-        cursor.end()
-    }
-
-    fn null(&mut self) {
-        let fits = self.state.budget.fill(self.column.null_bytes()) || self.column.len() == 0;
-        self.full |= !fits;
-        if fits {
-            self.column.push_null();
-        }
-    }
+    let mut cursor = Cursor::new(bytes);
+    value(target, column, &mut cursor, state)?;
+    cursor.end()
 }
 
 /// Reads a value into a column, which has one row more afterwards. On an error, columns are of unequal length.
@@ -221,38 +194,6 @@ fn named(fields: &Fields, cursor: &mut Cursor<'_>, state: &mut State) -> Result<
     }
     name.unescape(&mut state.text)?;
     Ok(fields.find(&state.text))
-}
-
-/// Which fields of an object have come.
-struct Seen {
-    first: u64,
-    others: Vec<bool>,
-    count: usize,
-}
-
-impl Seen {
-    #[inline]
-    fn new(fields: usize) -> Self {
-        Self { first: 0, others: vec![false; fields.saturating_sub(64)], count: 0 }
-    }
-
-    /// Whether it has not come before.
-    #[inline]
-    fn insert(&mut self, field: usize) -> bool {
-        let new = !self.contains(field);
-        self.count += usize::from(new);
-        if field < 64 {
-            self.first |= 1 << field;
-        } else if let Some(seen) = self.others.get_mut(field - 64) {
-            *seen = true;
-        }
-        new
-    }
-
-    #[inline]
-    fn contains(&self, field: usize) -> bool {
-        if field < 64 { self.first >> field & 1 == 1 } else { self.others.get(field - 64) == Some(&true) }
-    }
 }
 
 #[inline]

@@ -1,4 +1,4 @@
-//! JSON to Arrow, by a type of Arrow.
+//! JSON to Arrow by a type of Arrow, and back.
 //!
 //! | Arrow | JSON |
 //! |---|---|
@@ -14,9 +14,11 @@
 
 mod cursor;
 mod decoder;
+mod encode;
 mod number;
 mod target;
 #[cfg(test)]
 mod tests;
 
 pub use decoder::JsonDecoder;
+pub use encode::JsonEncoder;

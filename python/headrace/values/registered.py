@@ -1,0 +1,290 @@
+"""What formats have in common that are written, and whose rows name the schema that they were written with."""
+
+from __future__ import annotations
+
+import copy
+import http
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import pyarrow as pa
+
+from headrace.errors import SchemaError, SchemaRegistryError
+from headrace.values.format import BadRow, Chosen, Format, OnError, check_choice, check_columns, config_error, unpinned
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from typing_extensions import Self
+
+    from headrace import _native
+    from headrace.registry import RegisteredSchema, SchemaRegistry
+
+_ABSENT_S = 30.0
+"""How long an id is taken as unknown before the registry is asked for it again."""
+_ABSENT_MAX = 10_000
+
+Named = tuple[str, str]
+"""The name and the text of a schema that another one names."""
+SchemaT = TypeVar("SchemaT")
+
+
+class _Decoder(Protocol):
+    """Decodes rows of the schemas that it knows."""
+
+    def missing(self, rows: object) -> list[int]:
+        """The ids of those that it does not know."""
+
+    def decode(self, rows: object) -> tuple[_native.Column, list[BadRow]]:
+        """The values of rows, and what is wrong with some."""
+
+
+class _Encoder(Protocol):
+    """Encodes rows of one schema."""
+
+    def encode(self, columns: object, number: int | None) -> _native.Column:
+        """The rows, each behind the schema's id if there is one."""
+
+
+class Written(Format, Generic[SchemaT]):
+    """A format that is written too, by its own schema or a registry's; ``SchemaT`` is what a schema is given as."""
+
+    kind: ClassVar[str]
+    """What the registry calls its type."""
+
+    def __init__(
+        self,
+        schema: SchemaT | None,
+        registry: SchemaRegistry | None,
+        *,
+        reader: Literal["latest"] | int,
+        subject: str | None,
+        columns: Sequence[str] | None,
+        on_error: OnError,
+    ) -> None:
+        """Checks what belongs together."""
+        super().__init__(on_error)
+        check_columns(columns)
+        if schema is None and registry is None:
+            raise config_error(f"{type(self).__name__} takes a schema or a registry")
+        # With a schema, it is registered under the subject when it is written.
+        chosen = registry is not None and schema is None
+        check_choice(reader, None if registry is not None else subject, chosen=chosen)
+        self._registry, self._reader, self._subject = registry, reader, subject
+        self._wanted = None if columns is None else list(columns)
+        self._given = schema
+        # By the subject under which the schema is registered.
+        self._writers: dict[str | None, tuple[_Encoder, int | None]] = {}
+
+    def _encoder_of(self, schema: SchemaT | str, references: list[Named]) -> _Encoder:
+        """An encoder of a schema, or of the text of one of the registry."""
+        raise NotImplementedError
+
+    def _registered_text(self, schema: SchemaT) -> str:
+        """A schema as it is registered."""
+        raise NotImplementedError
+
+    def _own(self, side: str) -> tuple[SchemaT | str, list[Named]]:
+        """The schema that is written without a registry."""
+        raise NotImplementedError
+
+    def _references(self) -> list[Named]:
+        """The schemas that the given one names."""
+        return []
+
+    def encoded(self, columns: pa.StructArray, topic: str | None, side: str) -> pa.Array:
+        """The bytes of rows.
+
+        Without a schema, they are written with the newest of the subject; with one and a registry, it is registered
+        there, unless it is already.
+
+        Raises:
+            SchemaError: the columns are not those of the schema.
+            ConfigError: there is a registry, and nothing says the subject.
+            SchemaRegistryError: the registry refuses the schema.
+        """
+        encoder, number = self._writer(topic, side)
+        try:
+            return pa.array(encoder.encode(columns, number))
+        except ValueError as error:
+            raise SchemaError(f"{side}: {error.args[0]}") from None
+
+    def _writer(self, topic: str | None, side: str) -> tuple[_Encoder, int | None]:
+        subject = self._subject or (None if topic is None else f"{topic}-{side}")
+        known = self._writers.get(subject)
+        if known is not None:
+            return known
+        schema: SchemaT | str
+        number: int | None
+        if self._registry is None:
+            (schema, references), number = self._own(side), None
+        elif subject is None:
+            raise config_error(f"{side}: name the subject= under which the schema is registered")
+        elif self._given is None:
+            found = self._registry.latest(subject) if self._reader == "latest" else self._registry.schema(self._reader)
+            schema, references, number = found.schema, list(found.definitions), found.id
+        else:
+            schema, references = self._given, self._references()
+            if references:
+                # Which versions of which subjects they are is not said here.
+                name = type(self).__name__
+                raise config_error(
+                    f"{side}: register a schema with references by hand, and give {name} the registry alone"
+                )
+            number = self._registry.register(subject, self._registered_text(schema), schema_type=self.kind)
+        try:
+            made = (self._encoder_of(schema, references), number)
+        except ValueError as error:
+            raise SchemaError(f"{side}: {error}") from None
+        self._writers[subject] = made
+        return made
+
+
+class Registered(Written[SchemaT]):
+    """A format whose rows name the schema that they were written with."""
+
+    def __init__(
+        self,
+        schema: SchemaT | None,
+        registry: SchemaRegistry | None,
+        references: Sequence[Named],
+        schemas: Sequence[tuple[int, str]] | None,
+        *,
+        reader: Literal["latest"] | int,
+        subject: str | None,
+        columns: Sequence[str] | None,
+        on_error: OnError,
+    ) -> None:
+        """Checks what belongs together."""
+        super().__init__(schema, registry, reader=reader, subject=subject, columns=columns, on_error=on_error)
+        if registry is not None and (schemas is not None or (schema is None and references)):
+            raise config_error("a registry has the schemas and what they refer to: leave schemas and references out")
+        self.names_schema = schemas is not None or registry is not None
+        self._absent: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._decoder: Any = None
+        self._made_of: tuple[SchemaT | str, list[Named], list[tuple[int, str]] | None] | None = None
+        if schema is not None:
+            writers = None if schemas is None else list(schemas)
+            self._decode_with(schema, list(references), [] if registry is not None else writers)
+
+    def _decoder_of(
+        self, schema: SchemaT | str, references: list[Named], writers: list[tuple[int, str]] | None
+    ) -> _Decoder:
+        """A decoder into the columns of a schema."""
+        raise NotImplementedError
+
+    def _with_writer(self, decoder: Any, found: RegisteredSchema, why: str | None) -> _Decoder:
+        """The decoder, with what the registry has under one more id, or why that cannot be read."""
+        raise NotImplementedError
+
+    def bound(self, topics: Collection[str], side: str) -> Self:
+        """With the reader's schema, which is looked up if it is one of the registry.
+
+        Raises:
+            ConfigError: no subject is named, and the topics are not one.
+            SchemaRegistryError: the registry has no such schema, or does not answer.
+        """
+        if self._decoder is not None or self._registry is None:
+            return self
+        found = Chosen(self._registry, self._reader, self._subject).schema(topics, side, self.kind)
+        made = copy.copy(self)
+        made._decode_with(found.schema, list(found.definitions), [])  # noqa: SLF001  (of this class)
+        return made
+
+    def _own(self, side: str) -> tuple[SchemaT | str, list[Named]]:
+        if self._made_of is None or self._made_of[2] is not None:
+            name = type(self).__name__
+            raise config_error(f"{side}: schemas by id are read only: give {name} a registry, or one schema")
+        return self._made_of[0], self._made_of[1]
+
+    def _references(self) -> list[Named]:
+        return [] if self._made_of is None else self._made_of[1]
+
+    def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+        """The values of rows, in which bad ones are null, and what is wrong with those.
+
+        Raises:
+            SchemaRegistryError: a schema is to be looked up, and the registry refuses or does not answer.
+        """
+        self.learn(rows)
+        column, bad = self._pinned().decode(rows)
+        return pa.array(column), bad
+
+    def lacks(self, rows: pa.Array) -> bool:
+        """Whether rows have ids that have not come before."""
+        return bool(self._missing(rows))
+
+    def _pinned(self) -> _Decoder:
+        if self._decoder is None:
+            raise unpinned()
+        decoder: _Decoder = self._decoder
+        return decoder
+
+    def _missing(self, rows: pa.Array) -> list[int]:
+        if self._registry is None:
+            return []
+        now = time.monotonic()
+        return [number for number in self._pinned().missing(rows) if self._absent.get(number, now) <= now]
+
+    def learn(self, rows: pa.Array) -> None:
+        """Looks up the schemas of ids that have not come before. Raises as `column` does."""
+        for number in self._missing(rows):
+            try:
+                found = self._found(number)
+            except SchemaRegistryError as error:
+                if error.status != http.HTTPStatus.NOT_FOUND:
+                    raise
+                if len(self._absent) >= _ABSENT_MAX:
+                    self._absent.clear()
+                self._absent[number] = time.monotonic() + _ABSENT_S
+                continue
+            why = None if found.schema_type == self.kind else f"it is of type {found.schema_type}, not {self.kind}"
+            # Another thread may have learnt of others meanwhile.
+            with self._lock:
+                self._decoder = self._with_writer(self._pinned(), found, why)
+
+    def _found(self, number: int) -> RegisteredSchema:
+        assert self._registry is not None  # noqa: S101  (as `_missing` has seen)
+        return self._registry.schema(number)
+
+    def _decode_with(
+        self, schema: SchemaT | str, references: list[Named], writers: list[tuple[int, str]] | None
+    ) -> None:
+        """Makes the decoder, of what is kept for a copy in another process."""
+        try:
+            self._decoder = self._decoder_of(schema, references, writers)
+        except ValueError as error:
+            raise SchemaError(str(error)) from None
+        self._made_of = (schema, references, writers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what belongs to this process. A copy learns of writers' schemas by itself."""
+        return {name: of for name, of in vars(self).items() if name not in {"_decoder", "_lock", "_absent", "_writers"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begins anew with the same schema."""
+        vars(self).update(state)
+        self._absent, self._lock, self._decoder = {}, threading.Lock(), None
+        self._writers = {}
+        if self._made_of is not None:
+            self._decode_with(*self._made_of)
+
+
+def by_id(schemas: object) -> list[tuple[int, Any]]:
+    """Schemas by id, as they were given.
+
+    Raises:
+        TypeError: they are no mapping.
+        ValueError: a key is no id.
+    """
+    if not isinstance(schemas, Mapping):
+        message = f"schemas takes schemas by id, such as {{17: ...}}, not {type(schemas).__name__}"
+        raise TypeError(message)
+    for number in schemas:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 32:
+            message = f"schemas: {number!r} is not the id of a schema, a number of 4 bytes"
+            raise ValueError(message)
+    return list(schemas.items())
