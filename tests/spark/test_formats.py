@@ -196,7 +196,7 @@ def test_a_stream_decodes_too(spark, broker, topic, tmp_path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"value.format": "xml"}, "value.format is 'xml'; it takes avro, json, string"),
+        ({"value.format": "xml"}, "value.format is 'xml'; it takes avro, json, protobuf, string"),
         ({"value.schema": "{}"}, "value.schema needs value.format"),
         ({"value.format": "avro"}, "value.format=avro needs value.schema, value.schema.file or schema.registry.url"),
         ({"key.format": "int", "key.schema": "{}"}, "key.schema has no effect with key.format=int"),
