@@ -40,7 +40,7 @@ LEFT_BEHIND = re.compile(r"headrace-[a-z]+-(\d+)-\w+")
 PROPERTIES = """
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+controller.quorum.voters={node}@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -268,12 +268,14 @@ class ApacheKafka(RunningKafka):
 
     def _start_once(self) -> None:
         self.port, controller = free_ports(2)
-        settings = PROPERTIES.format(port=self.port, controller=controller, data=self.data)
+        overrides = {name.replace("_", "."): value for name, value in self.overrides.items()}
+        node = int(overrides.get("node.id", "1"))
+        settings = PROPERTIES.format(port=self.port, controller=controller, data=self.data, node=node)
         settings += self.more_settings(controller)
-        settings += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in self.overrides.items())
+        settings += "".join(f"{name}={value}\n" for name, value in overrides.items())
         properties = self.directory / "server.properties"
         properties.write_text(settings, encoding="utf-8")
-        format_data(self.data, properties, new_id(), 1, *self.format_arguments())
+        format_data(self.data, properties, new_id(), node, *self.format_arguments())
         self._launch()
 
     def jvm(self) -> Sequence[str]:

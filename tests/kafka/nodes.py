@@ -59,7 +59,7 @@ class Node(ApacheKafka):
             self.port, self.controller = free_ports(2)
         else:
             [self.port], self.controller = free_ports(1), self.first.controller
-        settings = PROPERTIES.format(port=self.port, controller=self.controller, data=self.data)
+        settings = PROPERTIES.format(port=self.port, controller=self.controller, data=self.data, node=1)
         settings += SETTINGS.format(number=self.number, count=self.count)
         if self.first is not None:
             settings += BROKER_ALONE.format(port=self.port)

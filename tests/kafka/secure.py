@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 USER = "alice"
 PASSWORD = "alice-secret:1"  # noqa: S105
 LISTENERS = {"SASL": "SASL_PLAINTEXT", "TLS": "SSL", "BOTH": "SASL_SSL", "MUTUAL": "SSL", "BRIEF": "SASL_PLAINTEXT"}
-SESSION_MS = 2_000
+SESSION_MS = 3_000
 """How long a login lasts on the listener BRIEF."""
 KEY_PASSWORD = "key-secret:2"  # noqa: S105
 

@@ -281,3 +281,79 @@ def test_batches_are_cut_where_a_call_has_enough():
     parts = list(decoded(columns_of(options.formats), batch))
     assert len(parts) > 1
     assert pa.Table.from_batches(parts)["offset"].to_pylist() == list(range(rows))
+
+
+AVRO_OF_SINK = {"type": "record", "name": "Sum", "fields": [
+    {"name": "city", "type": ["null", "string"]}, {"name": "sum", "type": "long"}]}  # fmt: skip
+PROTO_OF_SINK = 'syntax = "proto3"; message Sum { optional string city = 1; int64 sum = 2; }'
+JSON_OF_SINK = {"type": "object", "required": ["sum"], "properties": {
+    "city": {"type": "string"}, "sum": {"type": "integer"}}}  # fmt: skip
+SUMS = [{"city": "x", "sum": 1}, {"city": None, "sum": 2}]
+
+
+def sums(spark):
+    rows = spark.createDataFrame([(row["sum"], row["city"], 7) for row in SUMS], "sum int, city string, other int")
+    return rows.select(F.struct("sum", "city").alias("value"), F.col("other").cast("string").alias("key"))
+
+
+def save(df, broker, topic, **options):
+    writer = df.coalesce(1).write.format("headrace").mode("append")
+    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
+    for name, value in options.items():
+        writer = writer.option(name.replace("_", "."), value)
+    writer.save()
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "form"),
+    [("avro", json.dumps(AVRO_OF_SINK), hr.Avro), ("protobuf", PROTO_OF_SINK, hr.Protobuf),
+     ("json", json.dumps(JSON_OF_SINK), hr.Json)],
+)  # fmt: skip
+def test_structs_are_written(spark, broker, topic, tmp_path, name, schema, form):
+    def values(topic, form):
+        table = hr.read(broker.bootstrap_servers, topic, value=form).read_all()
+        assert table["key"].to_pylist() == [b"7", b"7"]
+        return table["value"].to_pylist()
+
+    registry = hr.SchemaRegistry(broker.registry_url)
+    save(sums(spark), broker, topic, value_format=name, value_schema=schema, schema_registry_url=broker.registry_url)
+    assert registry.latest(f"{topic}-value").schema_type == name.upper()
+    assert values(topic, form(registry)) == SUMS
+    # By the schema that is there now, and without a registry.
+    subject, other, bare = f"{topic}-value", f"{topic}-other", f"{topic}-bare"
+    save(sums(spark), broker, other, value_format=name, value_subject=subject, schema_registry_url=broker.registry_url)
+    assert values(other, form(registry, subject=subject)) == SUMS
+    (tmp_path / "schema.proto").write_text(schema)
+    save(sums(spark), broker, bare, value_format=name, value_schema_file=str(tmp_path / "schema.proto"))
+    assert values(bare, form(schema)) == SUMS
+
+
+def test_json_is_written_as_the_column_is(spark, broker, topic):
+    save(sums(spark), broker, topic, value_format="json")
+    rows = hr.read(broker.bootstrap_servers, topic).read_all()["value"].to_pylist()
+    assert [json.loads(row) for row in rows] == [{"sum": 1, "city": "x"}, {"sum": 2}]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "column value is struct<sum:int,city:string>; the headrace sink takes .*or a struct with value.format"),
+        ({"value_format": "xml"}, "value.format is 'xml'; the sink takes avro, json, protobuf, binary"),
+        ({"value_format": "avro"}, "value.format=avro needs value.schema, value.schema.file or schema.registry.url"),
+        ({"value_schema": "{}"}, "value.schema needs value.format, such as avro"),
+        ({"value_format": "json", "value_subject": "x"}, "value.subject needs schema.registry.url"),
+        (
+            {"value_format": "avro", "value_schema": json.dumps(V1)},
+            "value.format=avro: value: field sum: the schema has",
+        ),
+        ({"value_format": "protobuf", "value_schema": "message"}, "value.format=protobuf: "),
+        ({"key_format": "json"}, "column key is string; key.format=json takes a struct of the fields"),
+        ({"value_format": "json", "value_message": "A"}, "value.message has no effect with value.format=json"),
+        ({"schema_registry_url": "http://127.0.0.1:1"}, "schema.registry.url has no effect without value.format"),
+    ],
+)
+def test_what_cannot_be_written_names_the_option(spark, broker, topic, options, why):
+    with pytest.raises(Exception, match=why):
+        save(sums(spark), broker, topic, **options)
+    with hr.Admin(broker.bootstrap_servers) as admin:
+        assert topic not in admin.list_topics()

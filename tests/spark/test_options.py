@@ -40,8 +40,8 @@ REFUSED = [
     ({"kafka.auto.offset.reset": "earliest"}, False, "auto.offset.reset cannot be set: use startingOffsets"),
     ({"kafka.Key.Deserializer": "x"}, False, "cannot be set: use key.format"),
     ({"kafka.value.deserializer": "x"}, False, "cannot be set: use value.format"),
-    ({"kafka.key.serializer": "x"}, False, "cannot be set: the key column is written as it is"),
-    ({"kafka.value.serializer": "x"}, False, "cannot be set: the value column is written as it is"),
+    ({"kafka.key.serializer": "x"}, False, "cannot be set: use key.format"),
+    ({"kafka.value.serializer": "x"}, False, "cannot be set: use value.format"),
     ({"kafka.enable.auto.commit": "true"}, True, "cannot be set: offsets live in the checkpoint"),
     ({"kafka.interceptor.classes": "x"}, True, "cannot be set: interceptors are Java classes"),
     ({"kafka.isolation.level": "read_committed"}, True, "kafka.isolation.level cannot be read_committed yet"),
@@ -217,7 +217,7 @@ def test_a_reader_neither_commits_nor_makes_topics():
         ({"path": "t"}, "the headrace sink has no path: name the topic"),
         ({"subscribe": "t"}, "unknown option subscribe of the headrace sink"),
         ({"topics": "t"}, "unknown option topics of the headrace sink; did you mean topic"),
-        ({"kafka.value.serializer": "x"}, "the value column is written as it is"),
+        ({"kafka.value.serializer": "x"}, "use value.format"),
     ],
 )
 def test_sink_refuses(options, message):

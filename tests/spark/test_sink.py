@@ -179,7 +179,7 @@ def test_a_row_without_topic_fails_the_write(spark, ours, topic):
         ("value string", {}, "needs the option topic or a column topic"),
         ("value string", {"topic": "t", "kafka.acks": "2"}, "option 'acks': '2' is not accepted"),
         ("value string", {"topic": "t", "kafka.no.such": "2"}, "option 'no.such': no such option"),
-        ("value string", {"topic": "t", "kafka.value.serializer": "2"}, "the value column is written as it is"),
+        ("value string", {"topic": "t", "kafka.value.serializer": "2"}, "use value.format"),
     ],
 )
 def test_refused_before_any_task(spark, ours, schema, options, message):

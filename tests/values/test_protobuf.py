@@ -288,7 +288,7 @@ def test_confluents_deserializer_reads_what_is_sent(broker, registry, topic):
         hr.encode(pa.table({"id": [1.5]}), hr.Protobuf(ORDER))
     with pytest.raises(SchemaError, match='value: field channel: "MAIL" is none of its symbols, which are WEB, SHOP'):
         hr.encode(pa.table({"channel": ["MAIL"]}), hr.Protobuf(ORDER))
-    with pytest.raises(SchemaError, match=r"value: field at: .* us is beyond the range of its type"):
+    with pytest.raises(SchemaError, match=r"value: field at: .* us in row 0 is beyond the range of its type"):
         hr.encode(pa.table({"at": pa.array([2**62], pa.timestamp("us", "UTC"))}), hr.Protobuf(ORDER))
 
 

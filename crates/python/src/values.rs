@@ -247,7 +247,7 @@ impl ProtobufDecoder {
         });
         match parsed {
             Ok(schema) => decoder.add_writer(number, &schema),
-            Err(why) => decoder.refuse_writer(number, why.0),
+            Err(why) => decoder.refuse_writer(number, &why.0),
         }
         Self(decoder)
     }

@@ -9,7 +9,7 @@ use arrow_array::{
     Array, ArrayRef, DictionaryArray, Int32Array, ListArray, MapArray, NullArray, StringArray, StructArray,
     make_array, new_null_array,
 };
-use arrow_buffer::NullBuffer;
+use arrow_buffer::{ArrowNativeType, BooleanBufferBuilder, NullBuffer, OffsetBuffer};
 use arrow_cast::display::array_value_to_string;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, FieldRef};
@@ -90,8 +90,10 @@ fn list(shape: &Shape, given: &ArrayRef, path: &str) -> Conformed<ArrayRef> {
     let as_it_is = field.as_ref().clone().with_data_type(as_it_is).with_nullable(true);
     let list = cast(given, &DataType::List(Arc::new(as_it_is))).map_err(|why| failed(path, why))?;
     let list = list.as_list::<i32>();
-    let items = column(item, field.is_nullable(), list.values(), None, &format!("{path}[]"))?;
-    let made = ListArray::try_new(field.clone(), list.offsets().clone(), items, list.nulls().cloned());
+    let held = Held::of(list.offsets(), list.nulls());
+    let given = list.values().slice(held.first, held.len);
+    let items = column(item, field.is_nullable(), &given, held.masked.as_ref(), &format!("{path}[]"))?;
+    let made = ListArray::try_new(field.clone(), held.offsets, items, list.nulls().cloned());
     Ok(Arc::new(made.map_err(|error| failed(path, error))?))
 }
 
@@ -103,13 +105,46 @@ fn map(shape: &Shape, given: &ArrayRef, path: &str) -> Conformed<ArrayRef> {
     let DataType::Struct(pair) = entries.data_type() else { return Err(wrong()) };
     let [_, field] = &pair[..] else { return Err(wrong()) };
     let map = given.as_map_opt().ok_or_else(wrong)?;
-    let keys = column(key, false, map.keys(), None, path)?;
-    let values = column(value, field.is_nullable(), map.values(), None, &format!("{path}[]"))?;
+    let held = Held::of(map.offsets(), map.nulls());
+    let cut = |of: &ArrayRef| of.slice(held.first, held.len);
+    let masked = held.masked.as_ref();
+    let keys = column(key, false, &cut(map.keys()), masked, path)?;
+    let values = column(value, field.is_nullable(), &cut(map.values()), masked, &format!("{path}[]"))?;
     let pairs = StructArray::try_new(pair.clone(), vec![keys, values], None);
     let pairs = pairs.map_err(|error| failed(path, error))?;
-    let (offsets, nulls) = (map.offsets().clone(), map.nulls().cloned());
-    let made = MapArray::try_new(entries.clone(), offsets, pairs, nulls, *sorted);
+    let made = MapArray::try_new(entries.clone(), held.offsets, pairs, map.nulls().cloned(), *sorted);
     Ok(Arc::new(made.map_err(|error| failed(path, error))?))
+}
+
+/// What lists hold of the items below them, which a slice of an array shares with the whole.
+struct Held {
+    offsets: OffsetBuffer<i32>,
+    first: usize,
+    len: usize,
+    /// Null where items belong to a list that is null; nothing if there are none.
+    masked: Option<NullBuffer>,
+}
+
+impl Held {
+    fn of(offsets: &OffsetBuffer<i32>, nulls: Option<&NullBuffer>) -> Self {
+        let (begin, end) = (offsets.first(), offsets.last());
+        let len = (end - begin).as_usize();
+        let masked = nulls.filter(|nulls| nulls.null_count() > 0).map(|nulls| {
+            let mut seen = BooleanBufferBuilder::new(len);
+            for (row, ends) in offsets.windows(2).enumerate() {
+                let [start, end] = ends else { continue };
+                seen.append_n((end - start).as_usize(), nulls.is_valid(row));
+            }
+            NullBuffer::new(seen.build())
+        });
+        let offsets = OffsetBuffer::new(offsets.iter().map(|offset| offset - begin).collect());
+        Self {
+            offsets,
+            first: begin.as_usize(),
+            len,
+            masked: masked.filter(|masked| masked.null_count() > 0),
+        }
+    }
 }
 
 /// The places of texts among the names of an enum.
@@ -205,6 +240,6 @@ fn is_text(of: &DataType) -> bool {
     }
 }
 
-fn joined(path: &str, name: &str) -> String {
+pub(crate) fn joined(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

@@ -151,10 +151,11 @@ def _kafka(count: int) -> Iterator[Any]:
         raise ConfigError("--kafka works in headrace's repository only; give --bootstrap")
     sys.path.insert(0, str(root))
     nodes: Any = import_module("tests.kafka.nodes")
+    java: Any = import_module("tests.kafka.java")
     try:
         # The repository has Kafka's clients already.
-        os.environ.setdefault("HEADRACE_LAB_CLASSPATH", nodes.java.classpath())
-    except nodes.java.MissingError as error:
+        os.environ.setdefault("HEADRACE_LAB_CLASSPATH", java.classpath())
+    except java.MissingError as error:
         raise ConfigError(f"--kafka {count}: {error}") from None
     with contextlib.ExitStack() as started:
         try:

@@ -207,26 +207,26 @@ class SchemaRegistry:
     ) -> RegisteredSchema:
         """A schema with all that it names."""
         text, kind, references = _parts(found, number)
-        definitions: dict[tuple[str, int], tuple[str, str]] = {}
+        definitions: dict[tuple[str, str, int], tuple[str, str]] = {}
         self._define(references, definitions, ())
         return RegisteredSchema(number, text, kind, references, subject, version, tuple(definitions.values()))
 
     def _define(
         self,
         references: tuple[SchemaReference, ...],
-        definitions: dict[tuple[str, int], tuple[str, str]],
-        within: tuple[tuple[str, int], ...],
+        definitions: dict[tuple[str, str, int], tuple[str, str]],
+        within: tuple[tuple[str, str, int], ...],
     ) -> None:
         for reference in references:
-            name = (reference.subject, reference.version)
+            name = (reference.name, reference.subject, reference.version)
             if name in within:
-                raise SchemaRegistryError(f"version {name[1]} of {name[0]} refers to itself", name="INVALID_SCHEMA")
+                raise SchemaRegistryError(f"version {name[2]} of {name[1]} refers to itself", name="INVALID_SCHEMA")
             if name in definitions:
                 continue
             if len(definitions) + len(within) >= _REFERENCES_MAX:
                 message = f"a schema names more than {_REFERENCES_MAX} others"
                 raise SchemaRegistryError(message, name="INVALID_SCHEMA")
-            path = f"/subjects/{_quoted(name[0])}/versions/{name[1]}"
+            path = f"/subjects/{_quoted(name[1])}/versions/{name[2]}"
             text, _, further = _parts(self._ask("GET", path), path)
             self._define(further, definitions, (*within, name))
             definitions[name] = (reference.name, text)

@@ -8,7 +8,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.registry.refusal import Refusal
-from headrace.registry.subjects import TYPES, Reference, Schema, Subjects, Version
+from headrace.registry.subjects import OF_JSON, TYPES, Reference, Schema, Subjects, Version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,7 +118,7 @@ def _whole(schema: Schema) -> dict[str, Any]:
 
 def _text_of(schema: Schema) -> Any:
     """The schema itself; a text where it is no JSON."""
-    return json.loads(schema.text) if schema.type in TYPES else schema.text
+    return json.loads(schema.text) if schema.type in OF_JSON else schema.text
 
 
 def _described(one: Version) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from headrace.registry import compatibility
 from headrace.registry.refusal import Refusal
 
 TYPES: Final = ("AVRO", "JSON", "PROTOBUF")
-_OF_JSON: Final = ("AVRO", "JSON")
+OF_JSON: Final = ("AVRO", "JSON")
+"""The types whose schemas are JSON."""
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE")
 VERSION_MAX: Final = 2**31 - 1
 VERSION_DIGITS_MAX: Final = 10
@@ -47,7 +48,7 @@ class Schema:
     def identity(self) -> tuple[str, str, tuple[Reference, ...]]:
         """What makes it the schema that it is: spaces and the order of an object's members do not."""
         # Another registry may have written one of a type that this one does not know.
-        text = json.dumps(json.loads(self.text), sort_keys=True) if self.type in _OF_JSON else self.text
+        text = json.dumps(json.loads(self.text), sort_keys=True) if self.type in OF_JSON else self.text
         return (self.type, text, self.references)
 
 
@@ -126,15 +127,18 @@ class Subjects:
 
     def definitions(self, schema: Schema) -> list[tuple[str, str]]:
         """Name and text of the schemas that one names, directly or not, each after those that it names itself."""
-        found: dict[tuple[str, int], tuple[str, str]] = {}
+        found: dict[tuple[str, str, int], tuple[str, str]] = {}
         self._define(schema, found, ())
         return list(found.values())
 
     def _define(
-        self, schema: Schema, found: dict[tuple[str, int], tuple[str, str]], within: tuple[tuple[str, int], ...]
+        self,
+        schema: Schema,
+        found: dict[tuple[str, str, int], tuple[str, str]],
+        within: tuple[tuple[str, str, int], ...],
     ) -> None:
         for to in schema.references:
-            name = (to.subject, to.version)
+            name = (to.name, to.subject, to.version)
             if name in found:
                 continue
             target = self.versions.get(to.subject, {}).get(to.version)

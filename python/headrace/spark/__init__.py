@@ -123,11 +123,13 @@ class HeadraceDataSource(DataSource):
 
     def _sink(self, schema: StructType) -> tuple[SinkOptions, list[str]]:
         from headrace.spark.options import sink_options  # noqa: PLC0415  (driver only)
-        from headrace.spark.sink import check_client, check_schema  # noqa: PLC0415  (driver only)
+        from headrace.spark.sink import check_client, check_formats, check_schema  # noqa: PLC0415  (driver only)
 
         options = sink_options(self.options)
         check_client(options)
-        return options, check_schema(schema, options)
+        columns = check_schema(schema, options)
+        check_formats(options, schema)
+        return options, columns
 
     def _source(self, *, streaming: bool | None) -> SourceOptions:
         from headrace.spark.options import source_options  # noqa: PLC0415  (driver only)

@@ -23,7 +23,7 @@ from headrace.values.format import Chosen
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import StructField, StructType
 
     from headrace.spark.formats import SideFormat
 
@@ -76,6 +76,51 @@ def _format(spec: SideFormat) -> Format:
     return Text(_TEXTS[spec.name], on_error=on_error)
 
 
+@lru_cache(maxsize=32)
+def _written(spec: SideFormat, of: pa.DataType) -> Format:
+    """The format that encodes columns of a type; JSON without a schema is written as they are."""
+    registry = _registry(spec.registry) if spec.registry else None
+    chosen: dict[str, Any] = {"registry": registry}
+    if registry is not None:
+        chosen["subject"] = spec.subject
+    if spec.name == "avro":
+        return Avro(spec.schema, **chosen)
+    if spec.name == "protobuf":
+        return Protobuf(spec.schema, message=spec.message, **chosen)
+    if spec.schema is not None:
+        return Json(_json_schema(str(spec.schema)), **chosen)
+    return Json(of) if registry is None else Json(registry, subject=spec.subject)
+
+
+def written_formats(specs: tuple[SideFormat, ...], schema: pa.Schema) -> dict[str, Format]:
+    """What encodes the columns of a batch, by side."""
+    return {spec.side: _written(spec, schema.field(spec.side).type) for spec in specs}
+
+
+def check_written(specs: tuple[SideFormat, ...], schema: StructType, topic: str | None) -> None:
+    """Encodes no rows.
+
+    Raises:
+        ConfigError: a column has a type that has no place in its schema, or the schema is wrong.
+        SchemaRegistryError: the registry refuses a schema, or does not answer.
+    """
+    for spec in specs:
+        column = _arrow_type(schema[spec.side].dataType)
+        try:
+            _written(spec, column).encoded(pa.array([], column), topic, spec.side)
+        except (SchemaError, TypeError) as error:
+            raise ConfigError(f"{spec.side}.format={spec.name}: {error}") from None
+
+
+def _arrow_type(of: Any) -> pa.DataType:
+    """The type of Arrow in which Spark hands a type over."""
+    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415  (driver only)
+
+    # Newer versions of Spark ask for the zone of timestamps.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+    return to_arrow_type(of, **zone)
+
+
 def _json_schema(text: str) -> pa.Schema | str:
     """A JSON Schema, or a schema of Spark as `StructType.json` writes it."""
     try:
@@ -90,14 +135,11 @@ def _json_schema(text: str) -> pa.Schema | str:
 
 
 def _of_spark(schema: dict[str, Any]) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415  (it is seldom needed)
     from pyspark.sql.types import StructType  # noqa: PLC0415  (it is seldom needed)
 
-    # Newer versions of Spark ask for the zone of timestamps.
-    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
     try:
         of = StructType.fromJson(schema)
-        return pa.schema([pa.field(one.name, to_arrow_type(one.dataType, **zone), one.nullable) for one in of])
+        return pa.schema([pa.field(one.name, _arrow_type(one.dataType), one.nullable) for one in of])
     except Exception as error:  # noqa: BLE001  (Spark raises whatever it meets in a schema that is none)
         raise SchemaError(f"it is no schema of Spark that has columns: {type(error).__name__}: {error}") from None
 
@@ -169,7 +211,7 @@ def _plain(of: pa.DataType, path: str) -> pa.DataType:
     if pa.types.is_list(of):
         return pa.list_(of.value_field.with_type(_plain(of.value_type, f"{path}[]")))
     if pa.types.is_map(of):
-        return pa.map_(of.key_type, of.item_field.with_type(_plain(of.item_type, f"{path}[]")))
+        return pa.map_(_plain(of.key_type, path), of.item_field.with_type(_plain(of.item_type, f"{path}[]")))
     return _plain_scalar(of)
 
 

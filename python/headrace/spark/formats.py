@@ -1,4 +1,4 @@
-"""Options of the source that say what keys and values are."""
+"""Options of the source and the sink that say what keys and values are."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ TEXTS: Final = ("string", "boolean", "smallint", "int", "bigint", "float", "doub
 _ON_ERROR: Final = ("raise", "null", "column")
 _OF_SIDE: Final = ("format", "schema", "schema.file", "message", "subject", "reader", "columns", "on.error")
 _OF_SCHEMA: Final = ("avro", "json", "protobuf")
+_OF_SIDE_WRITTEN: Final = ("format", "schema", "schema.file", "message", "subject")
 _REGISTRY: Final = {
     "schema.registry.url": "url",
     "basic.auth.user.info": "auth",
@@ -28,6 +29,8 @@ _REGISTRY: Final = {
 }
 OPTIONS: Final = (*(f"{side}.{name}" for side in SIDES for name in _OF_SIDE), *_REGISTRY)
 """Options of the source."""
+SINK_OPTIONS: Final = (*(f"{side}.{name}" for side in SIDES for name in _OF_SIDE_WRITTEN), *_REGISTRY)
+"""Options of the sink."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,45 @@ def side_formats(given: Mapping[str, str]) -> tuple[SideFormat, ...]:
     if registry and not any(spec.name in _OF_SCHEMA for spec in found):
         raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
     return tuple(found)
+
+
+def sink_formats(given: Mapping[str, str], topic: str | None) -> tuple[SideFormat, ...]:
+    """Reads the options of the sink, which writes to ``topic`` if it is given.
+
+    Raises:
+        ConfigError: one is malformed, or has no effect.
+    """
+    registry = _registry_options(given)
+    found = []
+    for side in SIDES:
+        options = {name: given[f"{side}.{name}"].strip() for name in _OF_SIDE_WRITTEN if f"{side}.{name}" in given}
+        name = options.get("format", "binary").lower()
+        if name == "binary":
+            if useless := [option for option in options if option != "format"]:
+                raise ConfigError(f"{side}.{useless[0]} needs {side}.format, such as avro")
+            continue
+        if name not in _OF_SCHEMA:
+            raise ConfigError(f"{side}.format is {options['format']!r}; the sink takes {', '.join(_OF_SCHEMA)}, binary")
+        found.append(_written_side(side, name, options, registry, topic))
+    if registry and not found:
+        raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
+    return tuple(found)
+
+
+def _written_side(
+    side: str, name: str, options: Mapping[str, str], registry: tuple[tuple[str, str], ...], topic: str | None
+) -> SideFormat:
+    if "message" in options and name != "protobuf":
+        raise ConfigError(f"{side}.message has no effect with {side}.format={name}; it names one of protobuf")
+    schema, subject = _schema(side, name, options), options.get("subject")
+    if schema is None and not registry and name != "json":
+        raise ConfigError(f"{side}.format={name} needs {side}.schema, {side}.schema.file or schema.registry.url")
+    if subject is not None and not registry:
+        raise ConfigError(f"{side}.subject needs schema.registry.url")
+    if registry and subject is None and topic is None:
+        raise ConfigError(f"{side}.subject must be set where rows go to the topics of a column, and not of the option")
+    subject = subject or (f"{topic}-{side}" if registry else None)
+    return SideFormat(side, name, schema, (), options.get("message"), subject, registry=registry)
 
 
 def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tuple[str, str], ...]) -> SideFormat:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from headrace.errors import ConfigError
 from headrace.spark.formats import OPTIONS as FORMATS
-from headrace.spark.formats import SideFormat, side_formats
+from headrace.spark.formats import SINK_OPTIONS as SINK_FORMATS
+from headrace.spark.formats import SideFormat, side_formats, sink_formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,8 @@ _REFUSED: Final = {
     "kafka.auto.offset.reset": "use startingOffsets",
     "kafka.key.deserializer": "use key.format",
     "kafka.value.deserializer": "use value.format",
-    "kafka.key.serializer": "the key column is written as it is",
-    "kafka.value.serializer": "the value column is written as it is",
+    "kafka.key.serializer": "use key.format",
+    "kafka.value.serializer": "use value.format",
     "kafka.enable.auto.commit": "offsets live in the checkpoint",
     "kafka.interceptor.classes": "interceptors are Java classes",
 }
@@ -63,7 +64,7 @@ SOURCE: Final = (
 )
 """The source's options, but for those of clients, which begin with ``kafka.`` or `OURS`."""
 
-SINK: Final = ("topic", "includeHeaders")
+SINK: Final = ("topic", "includeHeaders", *SINK_FORMATS)
 """The sink's options, but for those of clients."""
 
 _INSTEAD_OF_PATH: Final = {
@@ -160,6 +161,8 @@ class SinkOptions:
 
     topic: str | None
     client: tuple[tuple[str, str], ...] = field(repr=False)
+    formats: tuple[SideFormat, ...] = ()
+    """Of keys and values that are columns and not bytes."""
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -225,7 +228,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     topic = given.get("topic")
     if topic is not None and not topic.strip():
         raise ConfigError("option topic is empty; leave it out to take each row's topic from the column topic")
-    return SinkOptions(topic=topic.strip() if topic else None, client=_client(given))
+    topic = topic.strip() if topic else None
+    return SinkOptions(topic=topic, client=_client(given), formats=sink_formats(given, topic))
 
 
 def _check_names(options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:

@@ -1,4 +1,4 @@
-"""The sink: Arrow batches of a task go to the producer of its process as they are."""
+"""The sink: Arrow batches of a task go to the producer of its process as they are, or encoded by a schema."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from headrace.errors import ConfigError
 from headrace.spark import clients
+from headrace.spark.formats import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.spark.options import SinkOptions
+    from headrace.values import Format
 
 _TYPES: Final = {
     "key": ("string", "binary"),
@@ -42,13 +44,22 @@ def check_schema(schema: StructType, options: SinkOptions) -> list[str]:
         ConfigError: ``value`` is missing, a column has a type that cannot be sent, or nothing names the topic.
     """
     columns = []
+    formats = {spec.side: spec.name for spec in options.formats}
     for name, accepted in _TYPES.items():
         if name not in schema.names:
             continue
         found = schema[name].dataType.simpleString()
-        if found not in accepted:
-            raise ConfigError(f"column {name} is {found}; the headrace sink takes {' or '.join(accepted)}")
+        if name in formats:
+            if not found.startswith("struct<"):
+                raise ConfigError(
+                    f"column {name} is {found}; {name}.format={formats[name]} takes a struct of the fields"
+                )
+        elif found not in accepted:
+            hint = f", or a struct with {name}.format" if found.startswith("struct<") and name in SIDES else ""
+            raise ConfigError(f"column {name} is {found}; the headrace sink takes {' or '.join(accepted)}{hint}")
         columns.append(name)
+    if missing := [name for name in formats if name not in columns]:
+        raise ConfigError(f"{missing[0]}.format needs a column {missing[0]}, a struct of the fields")
     if "value" not in columns:
         raise ConfigError(f"the headrace sink needs a column value; there are {', '.join(schema.names) or 'none'}")
     if options.topic is not None:
@@ -56,6 +67,20 @@ def check_schema(schema: StructType, options: SinkOptions) -> list[str]:
     elif "topic" not in columns:
         raise ConfigError("the headrace sink needs the option topic or a column topic")
     return columns
+
+
+def check_formats(options: SinkOptions, schema: StructType) -> None:
+    """Encodes no rows, so that a wrong schema or column fails before any task; registers schemas.
+
+    Raises:
+        ConfigError: a column has a type that has no place in its schema, or the schema is wrong.
+        SchemaRegistryError: the registry refuses a schema, or does not answer.
+    """
+    if not options.formats:
+        return
+    from headrace.spark.columns import check_written  # noqa: PLC0415  (who sends bytes needs no formats)
+
+    check_written(options.formats, schema, options.topic)
 
 
 def check_client(options: SinkOptions) -> None:
@@ -74,15 +99,22 @@ def send(options: SinkOptions, columns: list[str], batches: Iterator[pa.RecordBa
 
     Raises:
         ConfigError: a row has no topic.
+        SchemaError: a value has no place in its schema.
         KafkaError: the broker's error for the first row that failed, or that it did not answer.
     """
     waiting = []
     rows = 0
+    formats: dict[str, Format] = {}
     with clients.producer(options.client) as producer:
         for batch in batches:
             if options.topic is None and batch.column("topic").null_count:
                 raise ConfigError("column topic is null in some row, and the option topic is not set")
-            waiting.append(producer.send_arrow(options.topic, batch.select(columns)))
+            if options.formats and not formats:
+                from headrace.spark.columns import written_formats  # noqa: PLC0415  (as above)
+
+                formats = written_formats(options.formats, batch.schema)
+            key, value = formats.get("key"), formats.get("value")
+            waiting.append(producer.send_arrow(options.topic, batch.select(columns), key=key, value=value))
             rows += batch.num_rows
         for future in waiting:
             future.result()

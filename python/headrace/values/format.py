@@ -188,9 +188,14 @@ class Chosen(NamedTuple):
             raise config_error(
                 f"{side}: the columns of several topics are to be those of one schema: name its subject="
             )
-        if found.schema_type != kind:
-            raise SchemaError(f"{side}: schema id {found.id} is of type {found.schema_type}, not {kind}")
+        check_type(found, kind, side)
         return found
+
+
+def check_type(found: RegisteredSchema, kind: str, side: str) -> None:
+    """Raises unless a schema of the registry is of a type."""
+    if found.schema_type != kind:
+        raise SchemaError(f"{side}: schema id {found.id} is of type {found.schema_type}, not {kind}")
 
 
 def check_choice(reader: object, subject: object, *, chosen: bool) -> None:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import pyarrow as pa
 
 from headrace.errors import SchemaError, SchemaRegistryError
-from headrace.values.format import BadRow, Chosen, Format, OnError, check_choice, check_columns, config_error, unpinned
+from headrace.values.format import (
+    BadRow,
+    Chosen,
+    Format,
+    OnError,
+    check_choice,
+    check_columns,
+    check_type,
+    config_error,
+    unpinned,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -124,6 +134,7 @@ class Written(Format, Generic[SchemaT]):
             raise config_error(f"{side}: name the subject= under which the schema is registered")
         elif self._given is None:
             found = self._registry.latest(subject) if self._reader == "latest" else self._registry.schema(self._reader)
+            check_type(found, self.kind, side)
             schema, references, number = found.schema, list(found.definitions), found.id
         else:
             schema, references = self._given, self._references()

@@ -6,12 +6,13 @@ use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_buffer::NullBuffer;
 use arrow_json::LineDelimitedWriter;
 use arrow_schema::{DataType, FieldRef, Fields, Schema};
 
 use super::target;
 use crate::column::Shape;
-use crate::conform::{self, Conformed, failed};
+use crate::conform::{self, Conformed, failed, joined};
 use crate::error::SchemaError;
 
 /// Writes rows of one type.
@@ -46,7 +47,7 @@ impl JsonEncoder {
     /// A column is missing or unknown, is null where its field is not, or has a value that JSON does not have.
     pub fn encode(&self, columns: &StructArray, id: Option<u32>) -> Conformed<BinaryArray> {
         let rows = conform::rows(&self.shape, columns)?;
-        check_finite(&rows, "")?;
+        check_finite(&rows, None, "")?;
         let rows = rows.as_struct();
         let DataType::Struct(fields) = &self.shape.data_type else {
             return Err(failed("", "it is no struct"));
@@ -107,29 +108,30 @@ fn renewed_all(fields: &Fields, children: &[Shape]) -> DataType {
     DataType::Struct(renewed.collect())
 }
 
-/// Raises for a number that is none of JSON, which arrow-json would write as a null.
-fn check_finite(column: &ArrayRef, path: &str) -> Conformed<()> {
-    let beyond = |row: Option<usize>, shown: String| {
-        row.map_or(Ok(()), |row| Err(failed(path, format!("{shown} in row {row} is no number of JSON"))))
+/// Raises for a number that is none of JSON, which arrow-json would write as a null. Where `masked` is null nobody looks.
+fn check_finite(column: &ArrayRef, masked: Option<&NullBuffer>, path: &str) -> Conformed<()> {
+    let seen = NullBuffer::union(masked, column.nulls());
+    let check = |row: usize, is_finite: bool, shown: &dyn Fn() -> String| {
+        if is_finite || seen.as_ref().is_some_and(|seen| seen.is_null(row)) {
+            return Ok(());
+        }
+        Err(failed(path, format!("{} in row {row} is no number of JSON", shown())))
     };
     match column.data_type() {
         DataType::Float32 => {
-            let of = column.as_primitive::<Float32Type>();
-            let row = (0..of.len()).find(|row| of.is_valid(*row) && !of.value(*row).is_finite());
-            beyond(row, row.map(|row| of.value(row).to_string()).unwrap_or_default())
+            let values = column.as_primitive::<Float32Type>().values().iter().enumerate();
+            values.into_iter().try_for_each(|(row, of)| check(row, of.is_finite(), &|| of.to_string()))
         }
         DataType::Float64 => {
-            let of = column.as_primitive::<Float64Type>();
-            let row = (0..of.len()).find(|row| of.is_valid(*row) && !of.value(*row).is_finite());
-            beyond(row, row.map(|row| of.value(row).to_string()).unwrap_or_default())
+            let values = column.as_primitive::<Float64Type>().values().iter().enumerate();
+            values.into_iter().try_for_each(|(row, of)| check(row, of.is_finite(), &|| of.to_string()))
         }
-        DataType::List(_) => check_finite(column.as_list::<i32>().values(), &format!("{path}[]")),
-        DataType::Map(..) => check_finite(column.as_map().values(), &format!("{path}[]")),
+        // Items below lists that are null have become none when columns were brought to their types.
+        DataType::List(_) => check_finite(column.as_list::<i32>().values(), None, &format!("{path}[]")),
+        DataType::Map(..) => check_finite(column.as_map().values(), None, &format!("{path}[]")),
         DataType::Struct(fields) => {
             column.as_struct().columns().iter().zip(fields).try_for_each(|(column, field)| {
-                let path =
-                    if path.is_empty() { field.name().clone() } else { format!("{path}.{}", field.name()) };
-                check_finite(column, &path)
+                check_finite(column, seen.as_ref(), &joined(path, field.name()))
             })
         }
         _ => Ok(()),

@@ -1,6 +1,8 @@
 //! Whether messages that were written with one schema can be read with another
 //! (<https://protobuf.dev/programming-guides/proto3/#updating>).
 
+use std::collections::HashMap;
+
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
 use super::schema::ProtobufSchema;
@@ -22,11 +24,12 @@ impl ProtobufSchema {
     #[must_use]
     pub fn incompatibilities(&self, writer: &Self) -> Vec<Incompatibility> {
         let mut found = Vec::new();
-        let mine = self.messages();
+        let mine: HashMap<_, _> =
+            self.messages().into_iter().map(|(_, of)| (of.full_name().to_owned(), of)).collect();
         // The entry of a map is compared where the map is.
         for (_, theirs) in writer.messages().into_iter().filter(|(_, of)| !of.is_map_entry()) {
-            match mine.iter().find(|(_, mine)| mine.full_name() == theirs.full_name()) {
-                Some((_, mine)) => compare(mine, &theirs, &mut found),
+            match mine.get(theirs.full_name()) {
+                Some(mine) => compare(mine, &theirs, &mut found),
                 None => found.push(Incompatibility {
                     kind: "MESSAGE_REMOVED",
                     path: theirs.full_name().to_owned(),

@@ -126,6 +126,10 @@ fn end(plan: &Message, of: &mut Struct, seen: &Seen, state: &mut State<'_>) -> R
             state.again = true;
             return fail(RowErrorKind::Internal);
         }
+        // An empty list takes no bytes in the row, and an offset here.
+        if list.start() == list.item.len() && !state.budget.fill(size_of::<i32>()) {
+            return fail(RowErrorKind::Filler);
+        }
         list.end().map_err(|why| why.in_field(&field.name))?;
     }
     if seen.count + plan.lists.len() < plan.fields.len() {

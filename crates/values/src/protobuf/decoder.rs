@@ -20,6 +20,8 @@ use crate::wanted::Wanted;
 
 /// How deep the messages of a schema may be nested.
 const PATH_MAX: usize = 100;
+/// The most characters of why a schema cannot be used.
+const WHY_CHARS_MAX: usize = 500;
 
 /// Decodes one message of Protobuf into the columns of its fields.
 #[derive(Debug, Clone)]
@@ -89,8 +91,9 @@ impl ProtobufDecoder {
     }
 
     /// Says why rows of an id cannot be decoded.
-    pub fn refuse_writer(&mut self, id: u32, why: String) {
-        self.writers.insert(id, Err(why));
+    pub fn refuse_writer(&mut self, id: u32, why: &str) {
+        // Each row of that id repeats it.
+        self.writers.insert(id, Err(why.chars().take(WHY_CHARS_MAX).collect()));
     }
 
     /// The ids of schemas that rows name and that were not given, each once.

@@ -16,7 +16,7 @@ use super::merge::{put_tag, put_varint};
 use super::plan::{Field, Kind, Label, Message, Planner, Scalar};
 use super::schema::ProtobufSchema;
 use crate::column::Shape;
-use crate::conform::{self, Conformed, failed};
+use crate::conform::{self, Conformed, failed, joined};
 use crate::error::SchemaError;
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -59,7 +59,7 @@ impl ProtobufEncoder {
     /// A column is unknown, or has a value that its field cannot have; a required one is missing or null.
     pub fn encode(&self, columns: &StructArray, id: Option<u32>) -> Conformed<BinaryArray> {
         let rows = conform::rows(&self.shape, columns)?;
-        let fields = sources(&self.plan, rows.as_struct(), "")?;
+        let fields = sources(&self.plan, rows.as_struct(), None, "")?;
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(rows.len() + 1);
         ends.push(0);
@@ -116,21 +116,29 @@ enum Of<'a> {
     Message(Vec<Source<'a>>),
 }
 
-fn sources<'a>(plan: &'a Message, rows: &'a StructArray, path: &str) -> Conformed<Vec<Source<'a>>> {
+/// The columns of a message's fields. Where `masked` is null nobody looks at them.
+fn sources<'a>(
+    plan: &'a Message,
+    rows: &'a StructArray,
+    masked: Option<&NullBuffer>,
+    path: &str,
+) -> Conformed<Vec<Source<'a>>> {
+    let seen = NullBuffer::union(masked, rows.nulls());
+    check_oneofs(plan, rows, seen.as_ref(), path)?;
     let columns = plan.fields.iter().zip(rows.columns());
     let sources = columns.map(|(field, column)| {
-        let path = if path.is_empty() { field.name.clone() } else { format!("{path}.{}", field.name) };
+        let path = joined(path, &field.name);
         let values = match field.label {
             Label::Repeated => {
                 let list = column.as_list::<i32>();
-                Values::List(list.offsets(), of(&field.kind, list.values(), &path)?)
+                Values::List(list.offsets(), of(&field.kind, list.values(), None, &path)?)
             }
             Label::Map => {
                 let map = column.as_map();
                 let Kind::Message(entry) = &field.kind else { return Err(failed(&path, "it is no map")) };
-                Values::List(map.offsets(), Of::Message(sources(entry, map.entries(), &path)?))
+                Values::List(map.offsets(), Of::Message(sources(entry, map.entries(), None, &path)?))
             }
-            _ => Values::One(of(&field.kind, column, &path)?),
+            _ => Values::One(of(&field.kind, column, seen.as_ref(), &path)?),
         };
         let tag = Tag { number: field.number, wire: field.kind.wire() };
         Ok(Source { field, tag, nulls: column.nulls(), values })
@@ -138,15 +146,47 @@ fn sources<'a>(plan: &'a Message, rows: &'a StructArray, path: &str) -> Conforme
     sources.collect()
 }
 
-fn of<'a>(kind: &'a Kind, column: &'a ArrayRef, path: &str) -> Conformed<Of<'a>> {
+/// Raises where two fields are set of which a message has one at most: whoever reads it would find the last one.
+fn check_oneofs(plan: &Message, rows: &StructArray, seen: Option<&NullBuffer>, path: &str) -> Conformed<()> {
+    for oneof in 0..plan.oneofs {
+        let members = plan.fields.iter().zip(rows.columns()).filter(|(field, _)| field.oneof == Some(oneof));
+        let members: Vec<_> = members.filter(|(_, column)| column.null_count() < column.len()).collect();
+        if members.len() < 2 {
+            continue;
+        }
+        for row in (0..rows.len()).filter(|row| seen.is_none_or(|seen| seen.is_valid(*row))) {
+            let mut set =
+                members.iter().filter(|(_, column)| column.is_valid(row)).map(|(field, _)| &field.name);
+            if let (Some(one), Some(other)) = (set.next(), set.next()) {
+                return Err(failed(
+                    &joined(path, other),
+                    format!("{one} is set too in row {row}, and only one of them can be"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn of<'a>(
+    kind: &'a Kind,
+    column: &'a ArrayRef,
+    masked: Option<&NullBuffer>,
+    path: &str,
+) -> Conformed<Of<'a>> {
     let within = |seconds: std::ops::RangeInclusive<i64>| {
         let values = match column.data_type() {
             DataType::Duration(_) => column.as_primitive::<DurationMicrosecondType>().values(),
             _ => column.as_primitive::<TimestampMicrosecondType>().values(),
         };
-        let beyond = |value: &&i64| !seconds.contains(&value.div_euclid(MICROS_PER_SECOND));
-        match values.iter().find(beyond) {
-            Some(value) => Err(failed(path, format!("{value} us is beyond the range of its type"))),
+        let seen = |row: usize| column.is_valid(row) && masked.is_none_or(|masked| masked.is_valid(row));
+        let beyond = |(row, value): &(usize, &i64)| {
+            !seconds.contains(&value.div_euclid(MICROS_PER_SECOND)) && seen(*row)
+        };
+        match values.iter().enumerate().find(beyond) {
+            Some((row, value)) => {
+                Err(failed(path, format!("{value} us in row {row} is beyond the range of its type")))
+            }
             None => Ok(&values[..]),
         }
     };
@@ -157,7 +197,9 @@ fn of<'a>(kind: &'a Kind, column: &'a ArrayRef, path: &str) -> Conformed<Of<'a>>
             let places = column.as_dictionary::<Int32Type>().keys();
             Of::Enum(places.values(), &symbols.numbers)
         }
-        Kind::Message(plan) | Kind::Group(plan) => Of::Message(sources(plan, column.as_struct(), path)?),
+        Kind::Message(plan) | Kind::Group(plan) => {
+            Of::Message(sources(plan, column.as_struct(), masked, path)?)
+        }
         Kind::Timestamp => Of::Time(within(SECONDS)?, i64::div_euclid),
         // The nanoseconds have the sign of the seconds.
         Kind::Duration => Of::Time(within(-315_576_000_000..=315_575_999_999)?, |value, by| value / by),

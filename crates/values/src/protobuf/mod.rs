@@ -8,6 +8,7 @@ mod compatible;
 mod cursor;
 mod decode;
 mod decoder;
+mod descriptor;
 mod encode;
 mod merge;
 mod plan;

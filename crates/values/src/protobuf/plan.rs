@@ -49,10 +49,10 @@ pub(super) enum Slot {
 impl Message {
     #[inline]
     pub(super) fn slot(&self, number: u32) -> Slot {
-        if number < DENSE_MAX {
-            self.dense.get(number as usize).copied().unwrap_or(Slot::Skip)
-        } else {
-            self.sparse.get(&number).copied().unwrap_or(Slot::Skip)
+        match self.dense.get(number as usize) {
+            Some(slot) => *slot,
+            None if self.sparse.is_empty() => Slot::Skip,
+            None => self.sparse.get(&number).copied().unwrap_or(Slot::Skip),
         }
     }
 }
@@ -88,7 +88,7 @@ pub(super) enum Label {
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     Scalar(Scalar),
-    Enum(Symbols),
+    Enum(Arc<Symbols>),
     Message(Message),
     /// A message whose end is marked, and whose length is not said.
     Group(Message),
@@ -206,6 +206,8 @@ pub(super) struct Planner {
     columns: usize,
     /// The messages that are open, which may not stand within themselves.
     open: Vec<String>,
+    /// By the names of enums, which many fields may share.
+    enums: HashMap<String, Arc<Symbols>>,
 }
 
 impl Planner {
@@ -297,11 +299,12 @@ impl Planner {
         };
         let (key, key_shape) = self.kind(&entry.map_entry_key_field(), &Wanted::all())?;
         let (value, value_shape) = self.kind(&entry.map_entry_value_field(), wanted)?;
-        // Both are there in each entry, whether they were written or not.
+        // Both are there in each entry, whether they were written or not; and they are written whatever they are.
+        let label = if self.to_encode { Label::Required } else { Label::Implicit };
         let field = |name: &str, number, kind| Field {
             name: name.to_owned(),
             number,
-            label: Label::Implicit,
+            label,
             kind,
             oneof: None,
             packed: false,
@@ -325,7 +328,8 @@ impl Planner {
         }
         check_leaf(of, wanted)?;
         if let Described::Enum(described) = of.kind() {
-            let symbols = Symbols::of(&described);
+            let symbols = self.enums.entry(described.full_name().to_owned());
+            let symbols = symbols.or_insert_with(|| Arc::new(Symbols::of(&described))).clone();
             let data_type = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
             let shape = Shape { data_type, symbols: Some(symbols.names.clone()), children: Vec::new() };
             return Ok((Kind::Enum(symbols), shape));
@@ -337,7 +341,9 @@ impl Planner {
 
 impl Message {
     fn of(fields: Vec<Field>, oneofs: usize, slots: Vec<(u32, Slot)>) -> Self {
-        let (low, high): (Vec<_>, Vec<_>) = slots.into_iter().partition(|(number, _)| *number < DENSE_MAX);
+        // A table for a few fields with large numbers would be the largest part of them.
+        let dense_max = DENSE_MAX.min(u32::try_from(slots.len()).unwrap_or(DENSE_MAX).saturating_mul(8) + 16);
+        let (low, high): (Vec<_>, Vec<_>) = slots.into_iter().partition(|(number, _)| *number < dense_max);
         let most = low.iter().map(|(number, _)| *number as usize + 1).max().unwrap_or(0);
         let mut dense = vec![Slot::Skip; most];
         for (number, slot) in low {

@@ -1,19 +1,21 @@
 //! Schemas of Protobuf, and the messages in them.
 
 use std::collections::HashMap;
+use std::panic::{self, AssertUnwindSafe};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use prost::Message as _;
-use prost_reflect::{DescriptorPool, FileDescriptor, MessageDescriptor};
+use prost_reflect::{FileDescriptor, MessageDescriptor};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 use protox::Compiler;
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver};
 
+use super::descriptor;
 use crate::error::SchemaError;
 
-/// How deep the braces of a text may be nested: the compiler calls itself for each.
-const BRACES_MAX: usize = 100;
+/// The most bytes of a schema with all that it imports.
+const BYTES_MAX: usize = 1 << 20;
 /// What a schema is called that has no name of its own.
 const NAME: &str = "schema.proto";
 
@@ -42,14 +44,29 @@ impl ProtobufSchema {
     /// # Errors
     /// A file is no Protobuf, an import is missing, or a name stands for nothing.
     pub fn parse(schema: &str, imports: &[(String, String)]) -> Made<Self> {
-        let mut given = HashMap::new();
-        for (name, text) in imports {
-            given.insert(name.clone(), file(name, text)?);
-        }
-        let main = file(NAME, schema)?;
-        let name = main.name().to_owned();
-        given.insert(name.clone(), main);
-        Self::compile(given, &name)
+        let bytes = schema.len() + imports.iter().map(|(_, text)| text.len()).sum::<usize>();
+        check_size(bytes)?;
+        guarded(|| {
+            let mut files = HashMap::new();
+            let mut texts: HashMap<&str, &str> = HashMap::new();
+            for (name, text) in imports {
+                if texts.insert(name, text).is_some_and(|before| before != text) {
+                    return Err(SchemaError(format!("{name:.100} stands for two files")));
+                }
+                if GoogleFileResolver::new().open_file(name).is_err() {
+                    files.insert(
+                        name.clone(),
+                        described(name, text).map_err(|why| SchemaError(format!("{name}: {why}")))?,
+                    );
+                }
+            }
+            let mut name = NAME.to_owned();
+            while files.contains_key(&name) {
+                name.insert(0, '_');
+            }
+            files.insert(name.clone(), described(&name, schema)?);
+            Self::compile(files, &name)
+        })
     }
 
     /// A schema from a serialized `FileDescriptorSet`, as `protoc --descriptor_set_out --include_imports` writes it: the
@@ -58,22 +75,33 @@ impl ProtobufSchema {
     /// # Errors
     /// The bytes are no set of descriptors, or a name in it stands for nothing.
     pub fn from_descriptors(set: &[u8], message: Option<&str>) -> Made<Self> {
-        let set = FileDescriptorSet::decode(set)
-            .map_err(|why| SchemaError::new(format!("it is no FileDescriptorSet: {why}")))?;
-        let Some(last) = set.file.last().map(|file| file.name().to_owned()) else {
-            return Err(SchemaError::new("the FileDescriptorSet has no file"));
-        };
-        let pool =
-            DescriptorPool::from_file_descriptor_set(set).map_err(|why| SchemaError::new(why.to_string()))?;
-        let named = message.and_then(|name| pool.get_message_by_name(name.trim_start_matches('.')));
-        let file = named.map(|message| message.parent_file()).or_else(|| pool.get_file_by_name(&last));
-        file.map(|file| Self { file }).ok_or_else(|| SchemaError::new(format!("there is no file {last:?}")))
+        check_size(set.len())?;
+        guarded(|| {
+            let set = FileDescriptorSet::decode(set)
+                .map_err(|why| SchemaError(format!("it is no FileDescriptorSet: {why}")))?;
+            let Some(last) = set.file.last().map(|file| file.name().to_owned()) else {
+                return Err(SchemaError::new("the FileDescriptorSet has no file"));
+            };
+            let wanted = message.map(|name| name.trim_start_matches('.'));
+            let holds = |file: &&FileDescriptorProto| wanted.is_some_and(|name| has_message(file, name));
+            let main = set.file.iter().find(holds).map_or(last, |file| file.name().to_owned());
+            let mut files = HashMap::new();
+            for file in set.file {
+                let name = file.name().to_owned();
+                if GoogleFileResolver::new().open_file(&name).is_err() {
+                    files.insert(name.clone(), descriptor::plain(&name, file)?);
+                }
+            }
+            Self::compile(files, &main)
+        })
     }
 
-    fn compile(given: HashMap<String, File>, name: &str) -> Made<Self> {
+    fn compile(mut files: HashMap<String, FileDescriptorProto>, name: &str) -> Made<Self> {
+        descriptor::with_public(&mut files)?;
+        let given = files.into_iter().map(|(name, file)| (name, File::from_file_descriptor_proto(file)));
         let mut resolver = ChainFileResolver::new();
-        resolver.add(Given(given));
         resolver.add(GoogleFileResolver::new());
+        resolver.add(Given(given.collect()));
         let mut compiler = Compiler::with_file_resolver(resolver);
         compiler.include_imports(true);
         compiler.open_file(name).map_err(|why| refused(&why))?;
@@ -139,65 +167,41 @@ impl ProtobufSchema {
     }
 }
 
-fn file(name: &str, schema: &str) -> Made<File> {
-    let in_file = |why: String| SchemaError::new(if name == NAME { why } else { format!("{name}: {why}") });
-    if let Some(descriptor) = descriptor(schema) {
-        return Ok(File::from_file_descriptor_proto(descriptor));
+fn check_size(bytes: usize) -> Made<()> {
+    if bytes > BYTES_MAX {
+        return Err(SchemaError(format!(
+            "the schema has {bytes} bytes with what it imports, more than {BYTES_MAX}"
+        )));
     }
-    if !is_shallow(schema) {
-        return Err(in_file(format!("braces are nested more than {BRACES_MAX} deep")));
-    }
-    File::from_source(name, schema).map_err(|why| in_file(refused(&why).0))
+    Ok(())
 }
 
-/// A descriptor in base64, in which no text of a `.proto` file can be read.
-fn descriptor(schema: &str) -> Option<FileDescriptorProto> {
-    let bytes = BASE64_STANDARD.decode(schema.trim()).ok()?;
-    FileDescriptorProto::decode(&bytes[..]).ok()
+/// What the compiler's own defects would do to the process, it does to the schema.
+fn guarded<T>(compile: impl FnOnce() -> Made<T>) -> Made<T> {
+    let compiled = panic::catch_unwind(AssertUnwindSafe(compile));
+    compiled.unwrap_or_else(|_| Err(SchemaError::new("it cannot be compiled (a defect of the compiler)")))
 }
 
-/// Whether the braces of a text, but for those in its comments and strings, are nested no deeper than the limit.
-fn is_shallow(text: &str) -> bool {
-    let (mut rest, mut depth) = (text.as_bytes(), 0_usize);
-    while let [first, after @ ..] = rest {
-        let behind = |end: &[u8]| {
-            let after = after.get(1..).unwrap_or_default();
-            let at = after.windows(end.len()).position(|found| found == end);
-            at.and_then(|at| after.get(at + end.len()..)).unwrap_or_default()
-        };
-        rest = match (first, after.first()) {
-            (b'/', Some(b'/')) => behind(b"\n"),
-            (b'/', Some(b'*')) => behind(b"*/"),
-            (quote @ (b'"' | b'\''), _) => string_end(after, *quote),
-            (b'{' | b'[' | b'<' | b'(', _) => {
-                depth += 1;
-                after
-            }
-            (b'}' | b']' | b'>' | b')', _) => {
-                depth = depth.saturating_sub(1);
-                after
-            }
-            _ => after,
-        };
-        if depth > BRACES_MAX {
-            return false;
-        }
+/// A descriptor in base64, in which no text of a `.proto` file can be read; or a text.
+fn described(name: &str, schema: &str) -> Made<FileDescriptorProto> {
+    let encoded = BASE64_STANDARD.decode(schema.trim()).ok();
+    if let Some(file) = encoded.and_then(|bytes| FileDescriptorProto::decode(&bytes[..]).ok()) {
+        return descriptor::plain(name, file);
     }
-    true
+    let file = File::from_source(name, schema).map_err(|why| refused(&why))?;
+    descriptor::plain(name, file.file_descriptor_proto().clone())
 }
 
-/// What stands behind the end of a string.
-fn string_end(mut text: &[u8], quote: u8) -> &[u8] {
-    loop {
-        text = match text {
-            [b'\\', _, rest @ ..] => rest,
-            // A string ends with its line.
-            [b'\n', rest @ ..] => return rest,
-            [first, rest @ ..] if *first == quote => return rest,
-            [_, rest @ ..] => rest,
-            [] => return text,
-        };
+/// Whether a file has a message, with its package or without.
+fn has_message(file: &FileDescriptorProto, name: &str) -> bool {
+    let rest = name.strip_prefix(file.package()).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
+    let mut names = rest.split('.');
+    let first = names.next();
+    let mut at = file.message_type.iter().find(|of| Some(of.name()) == first);
+    for name in names {
+        at = at.and_then(|of| of.nested_type.iter().find(|of| of.name() == name));
     }
+    at.is_some()
 }
 
 fn refused(why: &protox::Error) -> SchemaError {
