@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 SIDES: Final = ("key", "value")
 TEXTS: Final = ("string", "boolean", "smallint", "int", "bigint", "float", "double")
@@ -66,20 +66,9 @@ def side_formats(given: Mapping[str, str]) -> tuple[SideFormat, ...]:
         ConfigError: one is malformed, or has no effect.
     """
     registry = _registry_options(given)
-    found = []
-    for side in SIDES:
-        options = {name: given[f"{side}.{name}"].strip() for name in _OF_SIDE if f"{side}.{name}" in given}
-        name = options.get("format", "binary").lower()
-        if name == "binary":
-            if useless := [option for option in options if option != "format"]:
-                raise ConfigError(f"{side}.{useless[0]} needs {side}.format, such as avro")
-            continue
-        if name not in {*_OF_SCHEMA, *TEXTS}:
-            known = ", ".join([*_OF_SCHEMA, *TEXTS, "binary"])
-            raise ConfigError(f"{side}.format is {options['format']!r}; it takes {known}")
-        found.append(_side(side, name, options, registry))
-    if registry and not any(spec.name in _OF_SCHEMA for spec in found):
-        raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
+    known = (*_OF_SCHEMA, *TEXTS)
+    found = [_side(*given_side, registry) for given_side in _given_sides(given, _OF_SIDE, known, "it takes")]
+    _check_registry(registry, found)
     return tuple(found)
 
 
@@ -90,27 +79,35 @@ def sink_formats(given: Mapping[str, str], topic: str | None) -> tuple[SideForma
         ConfigError: one is malformed, or has no effect.
     """
     registry = _registry_options(given)
-    found = []
-    for side in SIDES:
-        options = {name: given[f"{side}.{name}"].strip() for name in _OF_SIDE_WRITTEN if f"{side}.{name}" in given}
-        name = options.get("format", "binary").lower()
-        if name == "binary":
-            if useless := [option for option in options if option != "format"]:
-                raise ConfigError(f"{side}.{useless[0]} needs {side}.format, such as avro")
-            continue
-        if name not in _OF_SCHEMA:
-            raise ConfigError(f"{side}.format is {options['format']!r}; the sink takes {', '.join(_OF_SCHEMA)}, binary")
-        found.append(_written_side(side, name, options, registry, topic))
-    if registry and not found:
-        raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
+    sides = _given_sides(given, _OF_SIDE_WRITTEN, _OF_SCHEMA, "the sink takes")
+    found = [_written_side(*given_side, registry, topic) for given_side in sides]
+    _check_registry(registry, found)
     return tuple(found)
+
+
+def _given_sides(
+    given: Mapping[str, str], names: tuple[str, ...], known: tuple[str, ...], takes: str
+) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """The sides that have a format, with its name and their options."""
+    for side in SIDES:
+        options = {name: given[f"{side}.{name}"].strip() for name in names if f"{side}.{name}" in given}
+        name = options.get("format", "binary").lower()
+        if name != "binary":
+            if name not in known:
+                raise ConfigError(f"{side}.format is {options['format']!r}; {takes} {', '.join([*known, 'binary'])}")
+            yield side, name, options
+        elif useless := [option for option in options if option != "format"]:
+            raise ConfigError(f"{side}.{useless[0]} needs {side}.format, such as avro")
+
+
+def _check_registry(registry: tuple[tuple[str, str], ...], found: list[SideFormat]) -> None:
+    if registry and not any(spec.name in _OF_SCHEMA for spec in found):
+        raise ConfigError("schema.registry.url has no effect without value.format or key.format, such as avro")
 
 
 def _written_side(
     side: str, name: str, options: Mapping[str, str], registry: tuple[tuple[str, str], ...], topic: str | None
 ) -> SideFormat:
-    if "message" in options and name != "protobuf":
-        raise ConfigError(f"{side}.message has no effect with {side}.format={name}; it names one of protobuf")
     schema, subject = _schema(side, name, options), options.get("subject")
     if schema is None and not registry and name != "json":
         raise ConfigError(f"{side}.format={name} needs {side}.schema, {side}.schema.file or schema.registry.url")
@@ -130,8 +127,6 @@ def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tupl
         if useless := [option for option in options if option not in {"format", "on.error"}]:
             raise ConfigError(f"{side}.{useless[0]} has no effect with {side}.format={name}")
         return SideFormat(side, name, on_error=on_error)
-    if "message" in options and name != "protobuf":
-        raise ConfigError(f"{side}.message has no effect with {side}.format={name}; it names one of protobuf")
     schema = _schema(side, name, options)
     if schema is None and not registry:
         raise ConfigError(f"{side}.format={name} needs {side}.schema, {side}.schema.file or schema.registry.url")
@@ -146,6 +141,8 @@ def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tupl
 
 
 def _schema(side: str, name: str, options: Mapping[str, str]) -> str | bytes | None:
+    if "message" in options and name != "protobuf":
+        raise ConfigError(f"{side}.message has no effect with {side}.format={name}; it names one of protobuf")
     path = options.get("schema.file")
     if path is None:
         return options.get("schema")
