@@ -65,7 +65,7 @@ impl AvroDecoder {
         let mut decoder = self.0.clone();
         match why.map_or_else(|| AvroSchema::parse(schema, &references), |why| Err(SchemaError(why))) {
             Ok(schema) => decoder.add_writer(number, Arc::new(schema)),
-            Err(why) => decoder.refuse_writer(number, why.0),
+            Err(why) => decoder.refuse_writer(number, &why.0),
         }
         Self(decoder)
     }

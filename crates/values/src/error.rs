@@ -178,6 +178,12 @@ pub struct Decoded {
     pub errors: Vec<RowError>,
 }
 
+/// Why a schema cannot be used, cut where it is long: each row of that schema repeats it.
+pub(crate) fn repeated(why: &str) -> String {
+    const CHARS_MAX: usize = 500;
+    why.chars().take(CHARS_MAX).collect()
+}
+
 /// An error on its way up, to which each type adds its name. A pointer, so that a value that is decoded well costs no more
 /// than a word.
 #[derive(Debug)]

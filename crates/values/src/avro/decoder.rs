@@ -11,7 +11,7 @@ use super::rows::{Plan, RowReader};
 use super::schema::AvroSchema;
 use super::target::{Target, Targets};
 use crate::column::{Column, Shape};
-use crate::error::{Decoded, Result, RowError, RowErrorKind, SchemaError};
+use crate::error::{Decoded, Result, RowError, RowErrorKind, SchemaError, repeated};
 use crate::framing::Framing;
 use crate::input::{Rows, with_rows};
 use crate::wanted::Wanted;
@@ -61,12 +61,12 @@ impl AvroDecoder {
             let steps = op.steps().iter().enumerate().map(|(at, step)| self.number_of(at, step)).collect();
             Arc::new(Plan { schema, op, steps })
         });
-        self.writers.insert(id, plan);
+        self.writers.insert(id, plan.map_err(|why| repeated(&why)));
     }
 
     /// Says why rows of an id cannot be decoded.
-    pub fn refuse_writer(&mut self, id: u32, why: String) {
-        self.writers.insert(id, Err(why));
+    pub fn refuse_writer(&mut self, id: u32, why: &str) {
+        self.writers.insert(id, Err(repeated(why)));
     }
 
     /// The number of a step at a place of a plan.

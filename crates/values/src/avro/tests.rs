@@ -677,3 +677,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn why_a_schema_is_refused_is_cut_as_each_row_repeats_it() {
+    let reader = Arc::new(AvroSchema::parse(r#""long""#, &[""; 0]).unwrap());
+    let mut decoder = AvroDecoder::new(reader, None, Framing::Confluent).unwrap();
+    decoder.refuse_writer(7, &"x".repeat(1 << 20));
+    let decoded = decoder.decode(&BinaryArray::from_iter_values([[0, 0, 0, 0, 7, 2]])).unwrap();
+    assert!(decoded.errors[0].to_string().len() < 1000);
+}

@@ -13,15 +13,13 @@ use super::plan::{Message, Planner};
 use super::schema::ProtobufSchema;
 use crate::collected::Collected;
 use crate::column::{Column, Shape};
-use crate::error::{Decoded, Failure, Result, RowError, RowErrorKind, SchemaError, fail};
+use crate::error::{Decoded, Failure, Result, RowError, RowErrorKind, SchemaError, fail, repeated};
 use crate::framing::Framing;
 use crate::input::{Rows, with_rows};
 use crate::wanted::Wanted;
 
 /// How deep the messages of a schema may be nested.
 const PATH_MAX: usize = 100;
-/// The most characters of why a schema cannot be used.
-const WHY_CHARS_MAX: usize = 500;
 
 /// Decodes one message of Protobuf into the columns of its fields.
 #[derive(Debug, Clone)]
@@ -92,8 +90,7 @@ impl ProtobufDecoder {
 
     /// Says why rows of an id cannot be decoded.
     pub fn refuse_writer(&mut self, id: u32, why: &str) {
-        // Each row of that id repeats it.
-        self.writers.insert(id, Err(why.chars().take(WHY_CHARS_MAX).collect()));
+        self.writers.insert(id, Err(repeated(why)));
     }
 
     /// The ids of schemas that rows name and that were not given, each once.
