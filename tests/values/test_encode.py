@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import io
 import json
@@ -62,6 +63,23 @@ def test_fastavro_reads_what_is_written():
     assert str(found[0]["uuid"]) == ROW["uuid"]
     assert found == [wanted, {**wanted, "maybe": {"x": 7}, "lines": []}]
     assert hr.decode(rows, hr.Avro(MANY)).to_pylist() == column.to_pylist()
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_struct_that_is_null_is_a_tombstone_in_every_format(registered):
+    json_schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    proto = 'syntax = "proto3"; message Order { int64 id = 1; }'
+    column = pa.array([{"id": 1}, None, {"id": 2}, None], pa.struct([("id", pa.int64())]))
+    with contextlib.ExitStack() as stack:
+        extra = {}
+        if registered:
+            broker = stack.enter_context(hr.Broker.start(registry=True))
+            extra["registry"] = hr.SchemaRegistry(broker.registry_url)
+        for kind, schema in ((hr.Avro, ORDER), (hr.Json, json_schema), (hr.Protobuf, proto)):
+            form = kind(schema, **extra, **({"subject": kind.__name__} if registered else {}))
+            for rows in (column, column.slice(1), column.slice(1, 2)):
+                encoded = hr.encode(rows, form)
+                assert [row is None for row in encoded.to_pylist()] == [row is None for row in rows.to_pylist()]
 
 
 def test_columns_are_cast_where_nothing_is_lost():

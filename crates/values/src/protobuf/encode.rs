@@ -52,6 +52,12 @@ impl ProtobufEncoder {
         &self.shape.data_type
     }
 
+    /// The place of the message in its schema, as it stands behind the schema's id.
+    #[must_use]
+    pub fn place(&self) -> &[u8] {
+        &self.prefix
+    }
+
     /// The rows, each behind a byte 0, the schema's `id` and the place of the message, if there is an id; null where a row
     /// of `columns` is. A column that is null, or not there, is a field that is not set.
     ///
@@ -64,7 +70,7 @@ impl ProtobufEncoder {
         let mut ends = Vec::with_capacity(rows.len() + 1);
         ends.push(0);
         for row in 0..rows.len() {
-            if rows.is_valid(row) {
+            if columns.is_valid(row) {
                 if let Some(id) = id {
                     bytes.push(0);
                     bytes.extend_from_slice(&id.to_be_bytes());
@@ -78,7 +84,7 @@ impl ProtobufEncoder {
             );
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
-        let made = BinaryArray::try_new(offsets, Buffer::from_vec(bytes), rows.nulls().cloned());
+        let made = BinaryArray::try_new(offsets, Buffer::from_vec(bytes), columns.nulls().cloned());
         made.map_err(|error| failed("", error))
     }
 }
