@@ -10,14 +10,16 @@ import pyarrow.compute as pc
 from headrace import _native
 from headrace.errors import ConfigError, DecodeError, KafkaError
 from headrace.values import BadRow, Format
+from headrace.values.format import HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from typing_extensions import Self
 
+    from headrace._options import Setting
+
 SIDES: Final = ("key", "value")
-_HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 _Rows = TypeVar("_Rows", bound="pa.RecordBatch | pa.Table")
 
 
@@ -37,6 +39,8 @@ class Columns:
         """By the name of the column; users of this module call `of`."""
         self._formats = formats
         self._reports = any(given.on_error == "column" for given in formats.values())
+        # Formats look into headers that nobody else has asked for.
+        self._hides_headers = False
 
     @classmethod
     def of(cls, key: object, value: object, *, may_raise: bool = True) -> Self | None:
@@ -61,6 +65,14 @@ class Columns:
             formats[side] = given
         return cls(formats) if formats else None
 
+    def settings(self, given: list[Setting]) -> list[Setting]:
+        """A client's options, with the headers that formats look into."""
+        asked = dict(given).get("include.headers")
+        if not any(of.reads_headers for of in self._formats.values()) or asked in {True, "true"}:
+            return given
+        self._hides_headers = True
+        return [*((name, of) for name, of in given if name != "include.headers"), ("include.headers", "true")]
+
     def bind(self, topics: Collection[str]) -> None:
         """Which topics are read: schemas of a registry are found by them.
 
@@ -72,13 +84,17 @@ class Columns:
 
     def lacks(self, batches: list[pa.RecordBatch]) -> bool:
         """Whether `decoded` would ask a registry about these batches."""
-        return any(of.lacks(batch.column(side)) for side, of in self._formats.items() for batch in batches)
+        return any(
+            of.lacks(batch.column(side), _schema_headers(of, batch, side))
+            for side, of in self._formats.items()
+            for batch in batches
+        )
 
     def learn(self, batches: list[pa.RecordBatch]) -> None:
         """Asks it. Raises SchemaRegistryError as `decoded` would."""
         for side, of in self._formats.items():
             for batch in batches:
-                of.learn(batch.column(side))
+                of.learn(batch.column(side), _schema_headers(of, batch, side))
 
     def schema(self, raw: pa.Schema) -> pa.Schema:
         """The schema of decoded batches."""
@@ -89,8 +105,11 @@ class Columns:
         """A batch with its columns, up to a row that is to be raised, or as far as one call goes."""
         made: dict[str, tuple[pa.Array, list[BadRow]]] = {}
         first: tuple[int, str, str, str] | None = None
+        headers = {side: _schema_headers(of, batch, side) for side, of in self._formats.items()}
+        if self._hides_headers:
+            batch = batch.drop_columns(["headers"])
         for side, of in self._formats.items():
-            made[side] = of.column(batch.column(side))
+            made[side] = of.column(batch.column(side), headers[side])
             bad = made[side][1]
             if bad and of.on_error == "raise" and (first is None or bad[0][0] < first[0]):
                 first = (bad[0][0], side, *bad[0][1:])
@@ -105,7 +124,7 @@ class Columns:
         fields = dict(zip(batch.schema.names, batch.schema, strict=True))
         new = {side: column.slice(0, batch.num_rows) for side, (column, _) in made.items()}
         if self._reports:
-            new |= self._reported(batch, {side: bad for side, (_, bad) in made.items()})
+            new |= self._reported(batch, {side: bad for side, (_, bad) in made.items()}, headers)
         columns |= new
         fields |= {name: pa.field(name, column.type) for name, column in new.items()}
         schema = pa.schema(list(fields.values()), batch.schema.metadata)
@@ -127,7 +146,9 @@ class Columns:
                 raise stop.error
             batch = batch.slice(rows.num_rows)
 
-    def _reported(self, batch: pa.RecordBatch, bad: dict[str, list[BadRow]]) -> dict[str, pa.Array]:
+    def _reported(
+        self, batch: pa.RecordBatch, bad: dict[str, list[BadRow]], headers: dict[str, pa.Array | None]
+    ) -> dict[str, pa.Array]:
         """Further columns: why a row is bad, the id of its schema, and the bytes of rows that are bad."""
         count = batch.num_rows
         whys = {side: {row: _why(field, reason) for row, field, reason in bad[side] if row < count} for side in bad}
@@ -135,15 +156,26 @@ class Columns:
         made: dict[str, pa.Array] = {}
         for side, of in self._formats.items():
             raw, why = batch.column(side), whys[side]
+            said = headers[side]
             if of.on_error == "column":
                 texts = pa.array(map(why.get, range(count)), pa.string()) if why else pa.nulls(count, pa.string())
                 made[f"{side}_error"] = texts
                 if of.names_schema:
-                    made[f"{side}_schema_id"] = pa.array(_native.schema_ids(raw))
+                    made[f"{side}_schema_id"] = pa.array(
+                        _native.schema_ids(of.prefixed(raw, None if said is None else said.slice(0, count)))
+                    )
             # Row by row: pyarrow takes no rows out of a binary_view.
             kept = [raw[row].as_py() if row in rows else None for row in range(count)] if rows else None
             made[f"{side}_bytes"] = pa.nulls(count, pa.binary()) if kept is None else pa.array(kept, pa.binary())
         return made
+
+
+def _schema_headers(of: Format, batch: pa.RecordBatch, side: str) -> pa.Array | None:
+    """The header of each record that names the schema of its key or value."""
+    if not of.reads_headers or "headers" not in batch.schema.names:
+        return None
+    found = _native.schema_headers(batch.column("headers"), side == "key")
+    return None if found is None else pa.array(found)
 
 
 def _why(field: str, reason: str) -> str:
@@ -204,7 +236,7 @@ def bad_rows(rows: _Rows) -> _Rows:
     columns = [
         *(pa.array([row[name] for row in bad], pa.binary()) for name in taken),
         pa.array([row["timestamp"] for row in bad], rows.schema.field("timestamp").type),
-        pa.array([_headers(row, errors) for row in bad], _HEADERS),
+        pa.array([_headers(row, errors) for row in bad], HEADERS),
     ]
     made: _Rows = type(rows).from_arrays(columns, names=[*SIDES, "timestamp", "headers"])
     return made

@@ -1,5 +1,5 @@
 # The native half; users meet it only through the package's own classes.
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias, final
 
@@ -46,11 +46,15 @@ __all__ = [
     "count_records",
     "fail_exit",
     "forget_calls",
+    "header_guids",
     "log_targets",
     "protobuf_file",
     "protobuf_incompatibilities",
+    "schema_headers",
     "schema_ids",
     "set_log_levels",
+    "with_prefix",
+    "with_schema_header",
 ]
 
 _Partition: TypeAlias = tuple[str, int]
@@ -363,6 +367,12 @@ class AvroDecoder:
         columns: Sequence[str] | None,
         writers: Sequence[tuple[int, str]] | None,
     ) -> AvroDecoder: ...
+    @staticmethod
+    def of_records(
+        records: Sequence[tuple[str, str, str, Sequence[str]]],
+        columns: Sequence[str] | None,
+        writer: tuple[str, Sequence[str]] | None,
+    ) -> AvroDecoder: ...
     def with_writer(
         self, number: int, schema: str, references: Sequence[str], why: str | None = None
     ) -> AvroDecoder: ...
@@ -395,6 +405,7 @@ class ProtobufEncoder:
     def __new__(
         cls, schema: str | bytes, imports: Sequence[tuple[str, str]], message: str | None
     ) -> ProtobufEncoder: ...
+    def place(self) -> bytes: ...
     def encode(self, columns: object, number: int | None) -> Column: ...
 
 @final
@@ -419,6 +430,10 @@ def protobuf_incompatibilities(
     reader: tuple[str, Sequence[tuple[str, str]]], writer: tuple[str, Sequence[tuple[str, str]]]
 ) -> list[tuple[str, str, str]]: ...
 def schema_ids(rows: object) -> Column: ...
+def schema_headers(rows: object, is_key: bool) -> Column | None: ...
+def header_guids(found: object) -> list[bytes]: ...
+def with_prefix(rows: object, found: object, ids: Mapping[bytes, int]) -> tuple[Column, list[tuple[int, str, str]]]: ...
+def with_schema_header(found: object, rows: object, is_key: bool, guid: bytes, place: bytes) -> Column: ...
 def check_avro(schema: str, references: Sequence[str]) -> None: ...
 def avro_incompatibilities(
     reader: tuple[str, Sequence[str]], writer: tuple[str, Sequence[str]]

@@ -77,7 +77,8 @@ class Consumer:
         """Checks the options and starts the thread; connects on first use."""
         self._columns = Columns.of(key, value)
         self._stopped: KafkaError | None = None
-        self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
+        settings = pairs(bootstrap_servers, config, options)
+        self._native = _native.Consumer(settings if self._columns is None else self._columns.settings(settings))
         self._process = os.getpid()
         self._subscribed = False
         self._closed = False

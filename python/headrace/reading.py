@@ -114,6 +114,7 @@ def read(
         columns = Columns.of(key, value)
         if columns is not None:
             columns.bind([topic])
+            settings = columns.settings(settings)
     return Read(_native.Read(settings, topic, chosen, _bound("start", start), _bound("end", end)), columns)
 
 

@@ -85,7 +85,8 @@ class ShareConsumer:
         self._columns = Columns.of(key, value, may_raise=False)
         # What was taken and not handed out, since its schemas were not found or it is too much for one batch.
         self._raw: list[pa.RecordBatch] = []
-        self._native = _native.ShareConsumer(pairs(bootstrap_servers, config, options))
+        settings = pairs(bootstrap_servers, config, options)
+        self._native = _native.ShareConsumer(settings if self._columns is None else self._columns.settings(settings))
         self._topics: list[str] = []
         self._process = os.getpid()
         self._reads = False

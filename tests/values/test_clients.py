@@ -360,10 +360,10 @@ class Interrupted(hr.Text):
 
     interrupts = True
 
-    def column(self, rows):
+    def column(self, rows, headers=None):
         if self.interrupts and len(rows):
             raise KeyboardInterrupt
-        return super().column(rows)
+        return super().column(rows, headers)
 
 
 def test_rows_come_again_whatever_stops_their_decoding(embedded_broker, topic):

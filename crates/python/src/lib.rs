@@ -54,6 +54,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<values::JsonDecoder>()?;
     module.add_class::<values::TextDecoder>()?;
     module.add_function(wrap_pyfunction!(values::schema_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(values::schema_headers, module)?)?;
+    module.add_function(wrap_pyfunction!(values::header_guids, module)?)?;
+    module.add_function(wrap_pyfunction!(values::with_schema_header, module)?)?;
+    module.add_function(wrap_pyfunction!(values::with_prefix, module)?)?;
     module.add_function(wrap_pyfunction!(values::check_avro, module)?)?;
     module.add_function(wrap_pyfunction!(values::protobuf_file, module)?)?;
     module.add_function(wrap_pyfunction!(values::protobuf_incompatibilities, module)?)?;

@@ -1,18 +1,20 @@
 //! Decoders of keys and values: columns of bytes in, columns of what they mean out.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, StructArray};
 use arrow_schema::ArrowError;
-use headrace_values::avro::{AvroDecoder as Decoder, AvroEncoder as Encoder, AvroSchema};
+use headrace_values::avro::{AvroDecoder as Decoder, AvroEncoder as Encoder, AvroSchema, RecordColumn};
 use headrace_values::framing::Framing;
+use headrace_values::headers;
 use headrace_values::json::{JsonDecoder as OfJson, JsonEncoder as ToJson};
 use headrace_values::protobuf::{
     ProtobufDecoder as OfProtobuf, ProtobufEncoder as ToProtobuf, ProtobufSchema,
 };
 use headrace_values::text::Text;
-use headrace_values::{Decoded, EncodeError, SchemaError};
+use headrace_values::{Decoded, EncodeError, RowError, SchemaError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -55,6 +57,28 @@ impl AvroDecoder {
                     decoder.add_writer(number, Arc::new(schema));
                 }
             }
+        }
+        Ok(Self(decoder))
+    }
+
+    /// A decoder into a column for each of some records: the column's name, the record's, a schema that has it and the
+    /// schemas that this one names. Rows begin with an id, unless they are bare ones of a `writer`.
+    #[staticmethod]
+    fn of_records(
+        records: Vec<(String, String, String, Vec<String>)>,
+        columns: Option<Vec<String>>,
+        writer: Option<(String, Vec<String>)>,
+    ) -> PyResult<Self> {
+        let records = records.into_iter().map(|(column, record, schema, references)| {
+            let schema = Arc::new(AvroSchema::parse(&schema, &references)?);
+            Ok(RecordColumn { column, record, schema })
+        });
+        let records = records.collect::<Result<Vec<_>, _>>().map_err(schema_error)?;
+        let framing = if writer.is_some() { Framing::None } else { Framing::Confluent };
+        let mut decoder = Decoder::of_records(&records, columns.as_deref(), framing).map_err(schema_error)?;
+        if let Some((schema, references)) = writer {
+            let schema = AvroSchema::parse(&schema, &references).map_err(schema_error)?;
+            decoder.add_writer(Framing::ONE, Arc::new(schema));
         }
         Ok(Self(decoder))
     }
@@ -142,6 +166,48 @@ pub(crate) fn schema_ids(py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<Co
     let rows = arrow::import_column(rows)?;
     let ids = uninterrupted(py, || Framing::Confluent.ids(&rows)).map_err(arrow::arrow_error)?;
     Ok(Column(Arc::new(ids)))
+}
+
+/// The last header with the schema of keys, or of values, of each row of a column `headers`; None if no row has one.
+#[pyfunction]
+pub(crate) fn schema_headers(
+    py: Python<'_>,
+    rows: &Bound<'_, PyAny>,
+    is_key: bool,
+) -> PyResult<Option<Column>> {
+    let rows = arrow::import_column(rows)?;
+    let found = uninterrupted(py, || headers::last_headers(&rows, headers::header_name(is_key)));
+    Ok(found.map_err(arrow::arrow_error)?.map(|found| Column(Arc::new(found))))
+}
+
+/// The GUIDs that such headers name, each once.
+#[pyfunction]
+pub(crate) fn header_guids(py: Python<'_>, found: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
+    let found = arrow::import_column(found)?;
+    let found = of_headers(&found)?;
+    Ok(uninterrupted(py, || headers::guids(found)).iter().map(|guid| guid.to_vec()).collect())
+}
+
+/// Rows with what their headers say in front of them, by the ids of GUIDs, and the rows whose headers say nothing known.
+#[pyfunction]
+pub(crate) fn with_prefix(
+    py: Python<'_>,
+    rows: &Bound<'_, PyAny>,
+    found: &Bound<'_, PyAny>,
+    ids: HashMap<[u8; 16], u32>,
+) -> PyResult<(Column, Vec<BadRow>)> {
+    let (rows, found) = (arrow::import_column(rows)?, arrow::import_column(found)?);
+    let found = of_headers(&found)?;
+    if rows.len() != found.len() {
+        return Err(PyValueError::new_err(format!("{} rows have {} headers", rows.len(), found.len())));
+    }
+    let made = uninterrupted(py, || headers::with_prefix(&rows, found, |guid| ids.get(guid).copied()));
+    let (rows, errors) = made.map_err(arrow::arrow_error)?;
+    Ok((Column(Arc::new(rows)), bad_rows(errors)))
+}
+
+fn of_headers(found: &ArrayRef) -> PyResult<&BinaryArray> {
+    found.as_binary_opt::<i32>().ok_or_else(|| PyTypeError::new_err("headers are bytes"))
 }
 
 /// Decodes JSON.
@@ -278,11 +344,37 @@ impl ProtobufEncoder {
         made.map(Self).map_err(schema_error)
     }
 
+    /// The place of the message in its schema.
+    fn place(&self) -> &[u8] {
+        self.0.place()
+    }
+
     /// The rows of a struct, each behind a byte 0, the id of the schema and the place of the message, if there is an id. An
     /// error gives the field too.
     fn encode(&self, py: Python<'_>, columns: &Bound<'_, PyAny>, number: Option<u32>) -> PyResult<Column> {
         encoded(py, columns, |columns| self.0.encode(columns, number))
     }
+}
+
+/// The column `headers` with one more header for each row that is not null: the GUID of the schema of keys, or of values,
+/// and for Protobuf the place of the message.
+#[pyfunction]
+#[pyo3(signature = (found, rows, is_key, guid, place))]
+pub(crate) fn with_schema_header(
+    py: Python<'_>,
+    found: Option<&Bound<'_, PyAny>>,
+    rows: &Bound<'_, PyAny>,
+    is_key: bool,
+    guid: [u8; 16],
+    place: &[u8],
+) -> PyResult<Column> {
+    let found = found.map(arrow::import_column).transpose()?;
+    let rows = arrow::import_column(rows)?;
+    let value = headers::guid_header(&guid, place);
+    let made = uninterrupted(py, || {
+        headers::with_header(found.as_deref(), &rows, headers::header_name(is_key), &value)
+    });
+    Ok(Column(Arc::new(made.map_err(arrow::arrow_error)?)))
 }
 
 /// The file of a schema as a `FileDescriptorProto` in base64, and the names of the files that it imports, but for Google's
@@ -348,8 +440,11 @@ const TEXTS: [(&str, Text); 7] = [
 
 fn columns(decoded: Result<Decoded, ArrowError>) -> PyResult<(Column, Vec<BadRow>)> {
     let decoded = decoded.map_err(arrow::arrow_error)?;
-    let errors = decoded.errors.into_iter().map(|error| (error.row, error.field, error.kind.to_string()));
-    Ok((Column(decoded.values), errors.collect()))
+    Ok((Column(decoded.values), bad_rows(decoded.errors)))
+}
+
+fn bad_rows(errors: Vec<RowError>) -> Vec<BadRow> {
+    errors.into_iter().map(|error| (error.row, error.field, error.kind.to_string())).collect()
 }
 
 /// An array, for whoever speaks the `PyCapsule` interface.

@@ -31,6 +31,12 @@ pub enum RowErrorKind {
     /// Nobody has given the schema of that id.
     #[error("schema id {0} is not known")]
     UnknownSchema(u32),
+    /// Nobody has given the schema of that GUID.
+    #[error("the schema of GUID {} is not known", guid_text(.0))]
+    UnknownGuid([u8; 16]),
+    /// A header that should name the schema does not.
+    #[error("its header of the schema holds neither an id nor a GUID")]
+    Header,
     /// The schema that the row was written with cannot be read with the reader's.
     #[error("schema id {id} cannot be read with the reader's schema: {why}")]
     Unreadable {
@@ -176,6 +182,13 @@ pub struct Decoded {
     pub values: ArrayRef,
     /// The rows that could not be decoded, in order.
     pub errors: Vec<RowError>,
+}
+
+/// In hexadecimal digits, as registries write it.
+fn guid_text(guid: &[u8; 16]) -> String {
+    let digits = format!("{:032x}", u128::from_be_bytes(*guid));
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits.get(part).unwrap_or_default());
+    parts.join("-")
 }
 
 /// Why a schema cannot be used, cut where it is long: each row of that schema repeats it.

@@ -14,6 +14,7 @@ mod column;
 mod conform;
 mod error;
 pub mod framing;
+pub mod headers;
 mod input;
 pub mod json;
 pub mod protobuf;

@@ -26,6 +26,7 @@ _ANSWER_BYTES_MAX: Final = 16 << 20
 _REFERENCES_MAX: Final = 500
 """All that one schema names, and those name in turn."""
 _TYPES: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_DEFAULT_CONTEXTS: Final = (".", ":.:")
 _TRY_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
@@ -49,6 +50,8 @@ class RegisteredSchema:
     schema_type: str = "AVRO"
     """``AVRO``, ``JSON`` or ``PROTOBUF``."""
     references: tuple[SchemaReference, ...] = ()
+    guid: str | None = None
+    """What names it in every registry, if this one says it (Confluent's since 8.0)."""
     subject: str | None = None
     """With `version`, where it was asked for by subject."""
     version: int | None = None
@@ -122,6 +125,7 @@ class SchemaRegistry:
             self._opener.add_handler(handler)
         self._lock = threading.Lock()
         self._by_id: dict[int, RegisteredSchema] = {}
+        self._by_guid: dict[str, int] = {}
         self._by_version: dict[tuple[str, int], RegisteredSchema] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,6 +150,33 @@ class SchemaRegistry:
         found = self._whole(self._ask("GET", f"/schemas/ids/{id}"), id)
         with self._lock:
             return self._by_id.setdefault(id, found)
+
+    def by_guid(self, guid: str) -> RegisteredSchema:
+        """The schema of a GUID, such as ``"8f4f1f2c-..."``, in the registry's default context.
+
+        Raises:
+            SchemaRegistryError: as for `schema`; ``status`` is 404 also for a registry that knows no GUIDs.
+            SchemaRegistryUnavailableError: as for `schema`.
+        """
+        with self._lock:
+            known = self._by_guid.get(guid)
+        if known is None:
+            path = f"/schemas/guids/{_quoted(guid)}/ids"
+            found = self._ask("GET", path)
+            if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+                raise _malformed(path, found)
+            ids = [one.get("id") for one in found if one.get("context") in _DEFAULT_CONTEXTS]
+            if not ids:
+                error = SchemaRegistryError(
+                    f"the schema registry has no schema of GUID {guid}", name="SCHEMA_NOT_FOUND"
+                )
+                error.status = http.HTTPStatus.NOT_FOUND
+                raise error
+            if not _is_number(ids[0]):
+                raise _malformed(path, found)
+            with self._lock:
+                known = self._by_guid.setdefault(guid, ids[0])
+        return self.schema(known)
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The newest version of a subject; asked for each time. Raises as `schema` does."""
@@ -209,7 +240,17 @@ class SchemaRegistry:
         text, kind, references = _parts(found, number)
         definitions: dict[tuple[str, str, int], tuple[str, str]] = {}
         self._define(references, definitions, ())
-        return RegisteredSchema(number, text, kind, references, subject, version, tuple(definitions.values()))
+        guid = found.get("guid")
+        return RegisteredSchema(
+            number,
+            text,
+            kind,
+            references,
+            guid if isinstance(guid, str) else None,
+            subject,
+            version,
+            tuple(definitions.values()),
+        )
 
     def _define(
         self,

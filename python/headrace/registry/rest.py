@@ -7,6 +7,7 @@ import re
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from headrace import _native
 from headrace.registry.refusal import Refusal
 from headrace.registry.subjects import OF_JSON, TYPES, Reference, Schema, Subjects, Version
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from headrace.registry.subjects import Change
 
     _Handlers = Mapping[str, Callable[["Registry", "Request"], Any]]
+
+
+_CONTEXT: Final = "."
+"""The name of the one context."""
 
 
 class Registry(Protocol):
@@ -108,11 +113,19 @@ class Request:
 
 
 def _whole(schema: Schema) -> dict[str, Any]:
-    made: dict[str, Any] = {"schema": schema.text}
+    made: dict[str, Any] = {"schema": schema.text, "guid": schema.guid}
     if schema.type != "AVRO":
         made["schemaType"] = schema.type
     if schema.references:
         made["references"] = [vars(to) for to in schema.references]
+    return made
+
+
+def _formatted(registry: Registry, request: Request, schema: Schema) -> dict[str, Any]:
+    """A schema as it was given, or as a serialized descriptor, which clients of Protobuf ask for."""
+    made = _whole(schema)
+    if request.text("format") == "serialized" and schema.type == "PROTOBUF":
+        made["schema"], _ = _native.protobuf_file(schema.text, registry.subjects.definitions(schema))
     return made
 
 
@@ -121,8 +134,12 @@ def _text_of(schema: Schema) -> Any:
     return json.loads(schema.text) if schema.type in OF_JSON else schema.text
 
 
+def _named(one: Version) -> dict[str, Any]:
+    return {"subject": one.subject, "version": one.version, "id": one.id}
+
+
 def _described(one: Version) -> dict[str, Any]:
-    return {"subject": one.subject, "version": one.version, "id": one.id, **_whole(one.schema)}
+    return {**_named(one), **_whole(one.schema)}
 
 
 # ── Subjects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,7 +161,7 @@ def _list_versions(registry: Registry, request: Request) -> Any:
 def _register(registry: Registry, request: Request) -> Any:
     changes, number = registry.subjects.register(request.subject, request.schema())
     registry.change(changes)
-    return {"id": number}
+    return {"id": number, "guid": registry.subjects.schema(number).guid}
 
 
 def _find(registry: Registry, request: Request) -> Any:
@@ -152,7 +169,8 @@ def _find(registry: Registry, request: Request) -> Any:
 
 
 def _version(registry: Registry, request: Request) -> Any:
-    return _described(registry.subjects.version(request.subject, request.version, deleted=request.flag("deleted")))
+    one = registry.subjects.version(request.subject, request.version, deleted=request.flag("deleted"))
+    return {**_named(one), **_formatted(registry, request, one.schema)}
 
 
 def _version_text(registry: Registry, request: Request) -> Any:
@@ -182,7 +200,7 @@ def _delete_version(registry: Registry, request: Request) -> Any:
 
 
 def _schema(registry: Registry, request: Request) -> Any:
-    return _whole(registry.subjects.schema(_id(request)))
+    return _formatted(registry, request, registry.subjects.schema(_id(request)))
 
 
 def _schema_text(registry: Registry, request: Request) -> Any:
@@ -196,6 +214,19 @@ def _schema_subjects(registry: Registry, request: Request) -> Any:
 def _schema_versions(registry: Registry, request: Request) -> Any:
     uses = registry.subjects.uses(_id(request), deleted=request.flag("deleted"))
     return [{"subject": one.subject, "version": one.version} for one in uses]
+
+
+def _schema_by_guid(registry: Registry, request: Request) -> Any:
+    number = registry.subjects.id_of(request.names[0])
+    if number is None:
+        raise Refusal(404, 40403, f"Schema {request.names[0]:.100} not found")
+    return _formatted(registry, request, registry.subjects.schema(number))
+
+
+def _guid_ids(registry: Registry, request: Request) -> Any:
+    """No id at all is no failure, as in Confluent's registry."""
+    number = registry.subjects.id_of(request.names[0])
+    return [] if number is None else [{"context": _CONTEXT, "id": number}]
 
 
 def _list_schemas(registry: Registry, request: Request) -> Any:
@@ -270,7 +301,7 @@ def _types(_registry: Registry, _request: Request) -> Any:
 
 
 def _contexts(_registry: Registry, _request: Request) -> Any:
-    return ["."]
+    return [_CONTEXT]
 
 
 def _nothing(_registry: Registry, _request: Request) -> Any:
@@ -295,6 +326,8 @@ _HANDLERS: Final[dict[str, _Handlers]] = {
     "/subjects/*/versions/*/referencedby": {"GET": _referrers},
     "/schemas": {"GET": _list_schemas},
     "/schemas/types": {"GET": _types},
+    "/schemas/guids/*": {"GET": _schema_by_guid},
+    "/schemas/guids/*/ids": {"GET": _guid_ids},
     "/schemas/ids/*": {"GET": _schema},
     "/schemas/ids/*/schema": {"GET": _schema_text},
     "/schemas/ids/*/subjects": {"GET": _schema_subjects},

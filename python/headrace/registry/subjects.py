@@ -6,7 +6,9 @@ is a list of records, made by `Subjects` and taken in by `Subjects.take` once th
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -51,6 +53,14 @@ class Schema:
         text = json.dumps(json.loads(self.text), sort_keys=True) if self.type in OF_JSON else self.text
         return (self.type, text, self.references)
 
+    @cached_property
+    def guid(self) -> str:
+        """What names it in every registry: the MD5 of its text and of what it names, as in Confluent's."""
+        of = hashlib.md5(self.text.encode(), usedforsecurity=False)
+        for to in self.references:
+            of.update(to.name.encode() + to.subject.encode() + to.version.to_bytes(4, "big"))
+        return str(uuid.UUID(bytes=of.digest()))
+
 
 @dataclass(frozen=True)
 class Version:
@@ -73,6 +83,7 @@ class Subjects:
     """Levels of compatibility by subject; None is the registry's own."""
     modes: dict[str | None, str] = field(default_factory=dict)
     _ids: dict[tuple[str, str, tuple[Reference, ...]], int] = field(default_factory=dict)
+    _guids: dict[str, int] = field(default_factory=dict)
 
     # ── What is there ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +120,13 @@ class Subjects:
         if found is None:
             raise Refusal(404, 40403, f"Schema {number} not found")
         return found
+
+    def id_of(self, guid: str) -> int | None:
+        """The id of a schema by its GUID; None if there is none."""
+        try:
+            return self._guids.get(str(uuid.UUID(guid)))
+        except ValueError:
+            return None
 
     def uses(self, number: int, *, deleted: bool = False) -> list[Version]:
         """The versions that are the schema of an id."""
@@ -333,6 +351,7 @@ class Subjects:
         one = Version(subject, number, int(value["id"]), schema, bool(value.get("deleted")))
         self._ids.setdefault(schema.identity, one.id)
         self.schemas[one.id] = schema
+        self._guids[schema.guid] = max(one.id, self._guids.get(schema.guid, 0))
         self.versions.setdefault(subject, {})[number] = one
 
 

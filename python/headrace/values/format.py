@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 OnError: TypeAlias = Literal["raise", "null", "column"]
 _ON_ERROR = ("raise", "null", "column")
+HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+"""The type of a column of headers."""
 BadRow: TypeAlias = "tuple[int, str, str]"
 """Its number, the field as a path, and what is wrong."""
 
@@ -26,6 +28,8 @@ class Format:
     """What becomes of a row that cannot be decoded."""
     names_schema: bool = False
     """Whether each row names the schema that it was written with, by its id."""
+    reads_headers: bool = False
+    """Whether a row may name that schema in a header of its record."""
 
     def __init__(self, on_error: OnError) -> None:
         """Checks what is common to all; users make one of its kinds."""
@@ -34,18 +38,28 @@ class Format:
             raise ValueError(message)
         self.on_error = on_error
 
-    def lacks(self, rows: pa.Array) -> bool:
+    def lacks(self, rows: pa.Array, headers: pa.Array | None = None) -> bool:
         """Whether `column` would ask a registry about these rows, which takes time and may fail."""
-        del rows
+        del rows, headers
         return False
 
-    def learn(self, rows: pa.Array) -> None:
+    def learn(self, rows: pa.Array, headers: pa.Array | None = None) -> None:
         """Asks it, so that `column` need not."""
+
+    def prefixed(self, rows: pa.Array, headers: pa.Array | None) -> pa.Array:
+        """The rows, each behind what its header says of its schema."""
+        del headers
+        return rows
 
     def bound(self, topics: Collection[str], side: str) -> Format:
         """What it is for the keys or values of these topics; ``side`` is ``key`` or ``value``."""
         del topics, side
         return self
+
+    def header(self, topic: str | None, side: str) -> tuple[bytes, bytes] | None:
+        """What a header of each record says of its schema, if one does: a GUID, and the place of a message."""
+        del topic, side
+        return None
 
     def encoded(self, columns: pa.StructArray, topic: str | None, side: str) -> pa.Array:
         """The bytes of rows, for the keys or values of a topic; ``side`` is ``key`` or ``value``.
@@ -58,10 +72,11 @@ class Format:
         del columns, topic
         raise config_error(f"{side}: {type(self).__name__} is not written; Avro, Json and Protobuf are")
 
-    def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+    def column(self, rows: pa.Array, headers: pa.Array | None = None) -> tuple[pa.Array, list[BadRow]]:
         """The values of rows, in which bad ones are null, and what is wrong with those.
 
         They may be fewer than the rows, at least one: the others are for another call, which has its own room.
+        ``headers`` has the header of each record that names the schema (bytes), if any has one.
         """
         raise NotImplementedError
 

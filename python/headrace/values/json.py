@@ -19,6 +19,8 @@ from headrace.values.registered import Named, Written
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from headrace.values.registered import SchemaIdPlace
+
 _Schema: TypeAlias = "pa.Schema | pa.DataType | str | Mapping[str, object]"
 
 
@@ -40,6 +42,7 @@ class Json(Written["str | pa.DataType"]):
         columns: The fields to decode, as paths such as ``"price.amount"``; others are skipped, which is faster. All by
             default. Fields come in the schema's order.
         on_error: As for `Avro`.
+        schema_id: As for `Avro`.
 
     Raises:
         SchemaError: The schema is wrong, or has a type that no column of JSON can have.
@@ -57,11 +60,20 @@ class Json(Written["str | pa.DataType"]):
         subject: str | None = None,
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
+        schema_id: SchemaIdPlace = "prefix",
     ) -> None:
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
         given = None if schema is None else _given(schema)
-        super().__init__(given, registry, reader=reader, subject=subject, columns=columns, on_error=on_error)
+        super().__init__(
+            given,
+            registry,
+            reader=reader,
+            subject=subject,
+            columns=columns,
+            on_error=on_error,
+            schema_id=schema_id,
+        )
         self.names_schema = registry is not None
         self._decode_with(None if given is None else _type(given))
 
@@ -79,8 +91,9 @@ class Json(Written["str | pa.DataType"]):
         made._decode_with(_type(found.schema))  # noqa: SLF001  (of this class)
         return made
 
-    def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+    def column(self, rows: pa.Array, headers: pa.Array | None = None) -> tuple[pa.Array, list[BadRow]]:
         """The values of rows, in which bad ones are null, and what is wrong with those."""
+        del headers
         if self._decoder is None:
             raise unpinned()
         column, bad = self._decoder.decode(rows)

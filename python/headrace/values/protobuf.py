@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.values.format import OnError
+    from headrace.values.registered import SchemaIdPlace
 
 _Schema: TypeAlias = "str | bytes | type[Any]"
 
@@ -44,6 +45,7 @@ class Protobuf(Registered["str | bytes"]):
             given.
         columns: As for `Avro`.
         on_error: As for `Avro`.
+        schema_id: As for `Avro`.
 
     Raises:
         SchemaError: A schema is wrong, has no such message, or has no columns, such as a message that contains itself.
@@ -64,6 +66,7 @@ class Protobuf(Registered["str | bytes"]):
         references: Mapping[str, str] | None = None,
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
+        schema_id: SchemaIdPlace = "prefix",
     ) -> None:
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
@@ -85,6 +88,7 @@ class Protobuf(Registered["str | bytes"]):
             subject=subject,
             columns=columns,
             on_error=on_error,
+            schema_id=schema_id,
         )
 
     def _decoder_of(
@@ -94,6 +98,9 @@ class Protobuf(Registered["str | bytes"]):
 
     def _encoder_of(self, schema: str | bytes, references: list[Named]) -> _native.ProtobufEncoder:
         return _native.ProtobufEncoder(schema, references, self._message)
+
+    def _place(self, encoder: _native.ProtobufEncoder) -> bytes:
+        return encoder.place()
 
     def _with_writer(
         self, decoder: _native.ProtobufDecoder, found: RegisteredSchema, why: str | None

@@ -6,11 +6,14 @@ import copy
 import http
 import threading
 import time
+import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from headrace import _native
 from headrace.errors import SchemaError, SchemaRegistryError
 from headrace.values.format import (
     BadRow,
@@ -25,20 +28,22 @@ from headrace.values.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from typing_extensions import Self
 
-    from headrace import _native
     from headrace.registry import RegisteredSchema, SchemaRegistry
 
 _ABSENT_S = 30.0
 """How long an id is taken as unknown before the registry is asked for it again."""
 _ABSENT_MAX = 10_000
+_OF_THIS_PROCESS = frozenset({"_decoder", "_lock", "_absent", "_guids", "_writers"})
 
 Named = tuple[str, str]
 """The name and the text of a schema that another one names."""
 SchemaT = TypeVar("SchemaT")
+SchemaIdPlace: TypeAlias = Literal["prefix", "header"]
+"""Where what is written says which schema it was written with."""
 
 
 class _Decoder(Protocol):
@@ -58,6 +63,14 @@ class _Encoder(Protocol):
         """The rows, each behind the schema's id if there is one."""
 
 
+class _Writer(NamedTuple):
+    """What writes rows of one schema."""
+
+    encoder: _Encoder
+    number: int | None
+    """The schema's id, if it is one of a registry."""
+
+
 class Written(Format, Generic[SchemaT]):
     """A format that is written too, by its own schema or a registry's; ``SchemaT`` is what a schema is given as."""
 
@@ -73,9 +86,16 @@ class Written(Format, Generic[SchemaT]):
         subject: str | None,
         columns: Sequence[str] | None,
         on_error: OnError,
+        schema_id: SchemaIdPlace = "prefix",
     ) -> None:
         """Checks what belongs together."""
         super().__init__(on_error)
+        if schema_id not in {"prefix", "header"}:
+            message = f"schema_id={schema_id!r} is not accepted; it takes 'prefix' or 'header'"
+            raise ValueError(message)
+        if schema_id == "header" and registry is None:
+            raise config_error("schema_id='header' writes the GUID of a schema of a registry: give a registry")
+        self._in_header = schema_id == "header"
         check_columns(columns)
         if schema is None and registry is None:
             raise config_error(f"{type(self).__name__} takes a schema or a registry")
@@ -86,7 +106,7 @@ class Written(Format, Generic[SchemaT]):
         self._wanted = None if columns is None else list(columns)
         self._given = schema
         # By the subject under which the schema is registered.
-        self._writers: dict[str | None, tuple[_Encoder, int | None]] = {}
+        self._writers: dict[str | None, _Writer] = {}
 
     def _encoder_of(self, schema: SchemaT | str, references: list[Named]) -> _Encoder:
         """An encoder of a schema, or of the text of one of the registry."""
@@ -115,13 +135,39 @@ class Written(Format, Generic[SchemaT]):
             ConfigError: there is a registry, and nothing says the subject.
             SchemaRegistryError: the registry refuses the schema.
         """
-        encoder, number = self._writer(topic, side)
+        writer = self._writer(topic, side)
         try:
-            return pa.array(encoder.encode(columns, number))
+            return pa.array(writer.encoder.encode(columns, None if self._in_header else writer.number))
         except ValueError as error:
             raise SchemaError(f"{side}: {error.args[0]}") from None
 
-    def _writer(self, topic: str | None, side: str) -> tuple[_Encoder, int | None]:
+    def header(self, topic: str | None, side: str) -> tuple[bytes, bytes] | None:
+        """The GUID of the schema and the place of the message there, if they go into a header.
+
+        Raises:
+            SchemaRegistryError: the registry gives schemas no GUID, or as for `encoded`.
+        """
+        if not self._in_header:
+            return None
+        writer = self._writer(topic, side)
+        assert self._registry is not None  # noqa: S101  (as __init__ has seen)
+        assert writer.number is not None  # noqa: S101  (there is a registry)
+        guid = self._registry.schema(writer.number).guid
+        try:
+            named = uuid.UUID(guid or "")
+        except ValueError:
+            message = (
+                f"{side}: the schema registry gives schema id {writer.number} no GUID, which schema_id='header' takes"
+            )
+            raise SchemaRegistryError(message, name="SCHEMA_NOT_FOUND") from None
+        return named.bytes, self._place(writer.encoder)
+
+    def _place(self, encoder: Any) -> bytes:
+        """What stands behind a schema's id or GUID."""
+        del encoder
+        return b""
+
+    def _writer(self, topic: str | None, side: str) -> _Writer:
         subject = self._subject or (None if topic is None else f"{topic}-{side}")
         known = self._writers.get(subject)
         if known is not None:
@@ -146,7 +192,7 @@ class Written(Format, Generic[SchemaT]):
                 )
             number = self._registry.register(subject, self._registered_text(schema), schema_type=self.kind)
         try:
-            made = (self._encoder_of(schema, references), number)
+            made = _Writer(self._encoder_of(schema, references), number)
         except ValueError as error:
             raise SchemaError(f"{side}: {error}") from None
         self._writers[subject] = made
@@ -167,13 +213,25 @@ class Registered(Written[SchemaT]):
         subject: str | None,
         columns: Sequence[str] | None,
         on_error: OnError,
+        schema_id: SchemaIdPlace = "prefix",
     ) -> None:
         """Checks what belongs together."""
-        super().__init__(schema, registry, reader=reader, subject=subject, columns=columns, on_error=on_error)
+        super().__init__(
+            schema,
+            registry,
+            reader=reader,
+            subject=subject,
+            columns=columns,
+            on_error=on_error,
+            schema_id=schema_id,
+        )
         if registry is not None and (schemas is not None or (schema is None and references)):
             raise config_error("a registry has the schemas and what they refer to: leave schemas and references out")
         self.names_schema = schemas is not None or registry is not None
-        self._absent: dict[int, float] = {}
+        self.reads_headers = registry is not None
+        # When to ask again for ids and GUIDs that the registry did not know.
+        self._absent: dict[int | bytes, float] = {}
+        self._guids: dict[bytes, int] = {}
         self._lock = threading.Lock()
         self._decoder: Any = None
         self._made_of: tuple[SchemaT | str, list[Named], list[tuple[int, str]] | None] | None = None
@@ -214,19 +272,38 @@ class Registered(Written[SchemaT]):
     def _references(self) -> list[Named]:
         return [] if self._made_of is None else self._made_of[1]
 
-    def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+    def column(self, rows: pa.Array, headers: pa.Array | None = None) -> tuple[pa.Array, list[BadRow]]:
         """The values of rows, in which bad ones are null, and what is wrong with those.
 
         Raises:
             SchemaRegistryError: a schema is to be looked up, and the registry refuses or does not answer.
         """
-        self.learn(rows)
+        self._learn_guids(headers)
+        rows, unknown = self._prefixed(rows, headers)
+        self._learn_ids(rows)
         column, bad = self._pinned().decode(rows)
-        return pa.array(column), bad
+        made = pa.array(column)
+        unknown = [one for one in unknown if one[0] < len(made)]
+        return made, sorted([*bad, *unknown]) if unknown else bad
 
-    def lacks(self, rows: pa.Array) -> bool:
-        """Whether rows have ids that have not come before."""
-        return bool(self._missing(rows))
+    def prefixed(self, rows: pa.Array, headers: pa.Array | None) -> pa.Array:
+        """The rows, each behind what its header says of its schema; null where that is not known."""
+        return self._prefixed(rows, headers)[0]
+
+    def lacks(self, rows: pa.Array, headers: pa.Array | None = None) -> bool:
+        """Whether rows have ids, or headers GUIDs, that have not come before."""
+        return bool(self._new_guids(headers) or self._missing(self.prefixed(rows, headers)))
+
+    def learn(self, rows: pa.Array, headers: pa.Array | None = None) -> None:
+        """Looks up the schemas that have not come before. Raises as `column` does."""
+        self._learn_guids(headers)
+        self._learn_ids(self.prefixed(rows, headers))
+
+    def _prefixed(self, rows: pa.Array, headers: pa.Array | None) -> tuple[pa.Array, list[BadRow]]:
+        if headers is None:
+            return rows, []
+        found, bad = _native.with_prefix(rows, headers, self._guids)
+        return pa.array(found), bad
 
     def _pinned(self) -> _Decoder:
         if self._decoder is None:
@@ -240,26 +317,43 @@ class Registered(Written[SchemaT]):
         now = time.monotonic()
         return [number for number in self._pinned().missing(rows) if self._absent.get(number, now) <= now]
 
-    def learn(self, rows: pa.Array) -> None:
-        """Looks up the schemas of ids that have not come before. Raises as `column` does."""
+    def _new_guids(self, headers: pa.Array | None) -> list[bytes]:
+        if headers is None or self._registry is None:
+            return []
+        now, found = time.monotonic(), _native.header_guids(headers)
+        return [guid for guid in found if guid not in self._guids and self._absent.get(guid, now) <= now]
+
+    def _learn_guids(self, headers: pa.Array | None) -> None:
+        """Looks up the ids of GUIDs."""
+        for guid in self._new_guids(headers):
+            assert self._registry is not None  # noqa: S101  (as `_new_guids` has seen)
+            found = self._asked(guid, partial(self._registry.by_guid, str(uuid.UUID(bytes=guid))))
+            if found is not None:
+                self._guids[guid] = found.id
+
+    def _asked(self, name: int | bytes, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema | None:
+        """What the registry has under an id or a GUID; nothing if it has none, which holds for a while."""
+        try:
+            return ask()
+        except SchemaRegistryError as error:
+            if error.status != http.HTTPStatus.NOT_FOUND:
+                raise
+            if len(self._absent) >= _ABSENT_MAX:
+                self._absent.clear()
+            self._absent[name] = time.monotonic() + _ABSENT_S
+            return None
+
+    def _learn_ids(self, rows: pa.Array) -> None:
+        """Looks up the schemas of ids."""
         for number in self._missing(rows):
-            try:
-                found = self._found(number)
-            except SchemaRegistryError as error:
-                if error.status != http.HTTPStatus.NOT_FOUND:
-                    raise
-                if len(self._absent) >= _ABSENT_MAX:
-                    self._absent.clear()
-                self._absent[number] = time.monotonic() + _ABSENT_S
+            assert self._registry is not None  # noqa: S101  (as `_missing` has seen)
+            found = self._asked(number, partial(self._registry.schema, number))
+            if found is None:
                 continue
             why = None if found.schema_type == self.kind else f"it is of type {found.schema_type}, not {self.kind}"
             # Another thread may have learnt of others meanwhile.
             with self._lock:
                 self._decoder = self._with_writer(self._pinned(), found, why)
-
-    def _found(self, number: int) -> RegisteredSchema:
-        assert self._registry is not None  # noqa: S101  (as `_missing` has seen)
-        return self._registry.schema(number)
 
     def _decode_with(
         self, schema: SchemaT | str, references: list[Named], writers: list[tuple[int, str]] | None
@@ -273,12 +367,12 @@ class Registered(Written[SchemaT]):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what belongs to this process. A copy learns of writers' schemas by itself."""
-        return {name: of for name, of in vars(self).items() if name not in {"_decoder", "_lock", "_absent", "_writers"}}
+        return {name: of for name, of in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins anew with the same schema."""
         vars(self).update(state)
-        self._absent, self._lock, self._decoder = {}, threading.Lock(), None
+        self._absent, self._guids, self._lock, self._decoder = {}, {}, threading.Lock(), None
         self._writers = {}
         if self._made_of is not None:
             self._decode_with(*self._made_of)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace import _native
 from headrace.errors import SchemaError
-from headrace.values.format import Format, config_error
+from headrace.values.format import HEADERS, Format, config_error
 
 
 def encoded(data: Any, topic: str | None, *, key: Format | None, value: Format | None) -> pa.Table:
@@ -32,4 +33,23 @@ def encoded(data: Any, topic: str | None, *, key: Format | None, value: Format |
         chunks = [given.encoded(chunk, topic, side) for chunk in column.chunks]
         at = table.column_names.index(side)
         table = table.set_column(at, side, pa.chunked_array(chunks, pa.binary()))
+        said = given.header(topic, side)
+        if said is not None:
+            table = _with_header(table, side, *said)
     return table
+
+
+def _with_header(table: pa.Table, side: str, guid: bytes, place: bytes) -> pa.Table:
+    """With the header that names the schema, behind those that rows have."""
+    rows = pa.concat_arrays([pa.array([], pa.binary()), *table.column(side).chunks])
+    before = None
+    if "headers" in table.column_names:
+        try:
+            column = table.column("headers").cast(HEADERS)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(f"column headers is no list of structs of key and value: {error}") from None
+        before = pa.concat_arrays([pa.array([], HEADERS), *column.chunks])
+    headers = pa.array(_native.with_schema_header(before, rows, side == "key", guid, place))
+    if before is None:
+        return table.append_column("headers", headers)
+    return table.set_column(table.column_names.index("headers"), "headers", headers)

@@ -36,8 +36,9 @@ class Text(Format):
         """The same in another process."""
         return (_text, (self._type, self.on_error))
 
-    def column(self, rows: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+    def column(self, rows: pa.Array, headers: pa.Array | None = None) -> tuple[pa.Array, list[BadRow]]:
         """The values of rows, in which bad ones are null, and what is wrong with those."""
+        del headers
         column, bad = self._decoder.decode(rows)
         return pa.array(column), bad
 

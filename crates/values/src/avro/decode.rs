@@ -70,6 +70,13 @@ impl<'p> Reading<'p> {
                 }
                 of.end(1);
             }
+            (Op::NoMember(skip), Column::Struct(of)) => {
+                for column in &mut of.columns {
+                    null_of(column, bytes)?;
+                }
+                of.end(1);
+                self.skip_one(skip, bytes)?;
+            }
             (Op::PushNull, column) => null_of(column, bytes)?,
             (Op::Null, Column::Null(rows)) => *rows += 1,
             (op, column) => {

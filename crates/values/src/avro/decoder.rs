@@ -7,6 +7,7 @@ use arrow_array::Array;
 use arrow_schema::{ArrowError, DataType};
 
 use super::plan::{Planner, Step};
+use super::records::{RecordColumn, merged};
 use super::rows::{Plan, RowReader};
 use super::schema::AvroSchema;
 use super::target::{Target, Targets};
@@ -44,8 +45,29 @@ impl AvroDecoder {
         framing: Framing,
     ) -> Result<Self, SchemaError> {
         let wanted = columns.map_or_else(Wanted::all, Wanted::of);
-        let target = Arc::new(Targets::of(&reader, &wanted)?);
+        let target = Targets::of(&reader, &wanted)?;
+        Self::with(reader, target, framing)
+    }
+
+    /// A decoder for rows that are of several types: into a struct with a column for each of some records, of which one is
+    /// not null. All are null where a row is another record, or none. Paths in `columns` begin with the name of a column.
+    ///
+    /// # Errors
+    /// As for [`Self::new`]; or a schema has not the record that is looked for there, or two columns have one name.
+    pub fn of_records(
+        records: &[RecordColumn],
+        columns: Option<&[String]>,
+        framing: Framing,
+    ) -> Result<Self, SchemaError> {
+        let (reader, records) = merged(records)?;
+        let wanted = columns.map_or_else(Wanted::all, Wanted::of);
+        let target = Targets::of_records(&reader, &records, &wanted)?;
+        Self::with(Arc::new(reader), target, framing)
+    }
+
+    fn with(reader: Arc<AvroSchema>, target: Target, framing: Framing) -> Result<Self, SchemaError> {
         let shape = target.shape(&reader)?;
+        let target = Arc::new(target);
         Ok(Self { reader, target, shape, framing, writers: BTreeMap::new(), step_numbers: 0 })
     }
 

@@ -4,7 +4,7 @@ use arrow_buffer::i256;
 
 use super::default;
 use super::schema::{AvroSchema, Kind, Logical, Name, TypeId};
-use super::target::{Target, TargetKind};
+use super::target::{Member, Target, TargetKind};
 
 /// The most operations of one plan: unions of unions multiply.
 const OPS_MAX: usize = 200_000;
@@ -55,6 +55,8 @@ pub(super) enum Op {
     Union(Vec<Op>),
     /// One of the members of a struct; the others are null.
     Member(usize, Box<Op>),
+    /// None of the members of a struct, all of which are null: what was written is skipped.
+    NoMember(Skip),
     /// A branch that the reader's schema does not take.
     NotTaken(String),
 }
@@ -214,6 +216,7 @@ impl<'a> Planner<'a> {
             },
             TargetKind::Record(reader, fields) => self.record(id, *reader, fields),
             TargetKind::Members(members) => self.member(id, members),
+            TargetKind::Records(members) => self.one_of(id, kind, members),
         }
     }
 
@@ -222,7 +225,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The member that a value goes to: the one of the same type and name, else of the same type, else of a wider one.
-    fn member(&mut self, id: TypeId, members: &[(TypeId, Target)]) -> Result<Op, Mismatch> {
+    fn member(&mut self, id: TypeId, members: &[Member]) -> Result<Op, Mismatch> {
         let same =
             |exactly: bool, reader: TypeId| match (&self.writer.of(id).kind, &self.reader.of(reader).kind) {
                 (
@@ -238,10 +241,10 @@ impl<'a> Planner<'a> {
                 (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
             };
         let mut order: Vec<(usize, usize)> = Vec::new();
-        for (number, (reader, _)) in members.iter().enumerate() {
-            let rank = if same(true, *reader) {
+        for (number, member) in members.iter().enumerate() {
+            let rank = if same(true, member.of) {
                 0
-            } else if same(false, *reader) {
+            } else if same(false, member.of) {
                 1
             } else {
                 2
@@ -250,17 +253,34 @@ impl<'a> Planner<'a> {
         }
         order.sort_unstable();
         for (rank, number) in order {
-            let Some((reader, target)) = members.get(number) else { continue };
-            let is_record = matches!(self.reader.of(*reader).kind, Kind::Record { .. });
+            let Some(member) = members.get(number) else { continue };
+            let is_record = matches!(self.reader.of(member.of).kind, Kind::Record { .. });
             // A record of another name is another thing, whatever its fields.
             if rank == 2 && is_record {
                 continue;
             }
-            if let Ok(op) = self.resolve(id, target) {
+            if let Ok(op) = self.resolve(id, &member.target) {
                 return Ok(Op::Member(number, Box::new(op)));
             }
         }
         Err(format!("{} is none of the reader's union", self.writer.named(id)))
+    }
+
+    /// The column of a record that is one of several, by its whole name or an alias. What is none of them is no error.
+    fn one_of(&mut self, id: TypeId, kind: &Kind, members: &[Member]) -> Result<Op, Mismatch> {
+        let reader = self.reader;
+        let found = |is: &dyn Fn(&Name, &Name) -> bool| {
+            members.iter().position(|member| match (kind, &reader.of(member.of).kind) {
+                (Kind::Record { name: writer, .. }, Kind::Record { name: reader, .. }) => is(writer, reader),
+                _ => false,
+            })
+        };
+        let number = found(&|writer, reader| writer.full == reader.full)
+            .or_else(|| found(&|writer, reader| reader.aliases.contains(&writer.full)));
+        match number.and_then(|number| Some((number, members.get(number)?))) {
+            Some((number, member)) => Ok(Op::Member(number, Box::new(self.resolve(id, &member.target)?))),
+            None => Ok(Op::NoMember(Skip::of(self.writer, id))),
+        }
     }
 
     fn scalar(&self, id: TypeId, reader_id: TypeId) -> Result<Op, Mismatch> {

@@ -12,7 +12,7 @@ use crate::error::SchemaError;
 /// The longest text of a schema, in bytes.
 pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
 /// The most types in one schema, those of its references included.
-const TYPES_MAX: usize = 50_000;
+pub(super) const TYPES_MAX: usize = 50_000;
 /// The largest `fixed`, in bytes.
 const FIXED_BYTES_MAX: u64 = 1 << 20;
 /// How much of what is wrong an error shows.

@@ -35,7 +35,18 @@ pub(super) enum TargetKind {
     Array(Box<Target>),
     Map(Box<Target>),
     /// The branches of a union, without null, of which each value has one.
-    Members(Vec<(TypeId, Target)>),
+    Members(Vec<Member>),
+    /// Records of which each row may be one; stands for whole rows only.
+    Records(Vec<Member>),
+}
+
+/// One of several types as a column.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    /// The column's.
+    pub(super) name: String,
+    pub(super) of: TypeId,
+    pub(super) target: Target,
 }
 
 /// Makes the columns of a schema.
@@ -55,6 +66,33 @@ impl<'a> Targets<'a> {
     /// A field is wanted that is not there, or a type cannot be a column.
     pub(super) fn of(schema: &'a AvroSchema, wanted: &Wanted) -> Made<Target> {
         Targets { schema, columns: 0, open: Vec::new() }.target(schema.root, wanted)
+    }
+
+    /// What the wanted ones of several records become, each with the name of its column.
+    ///
+    /// # Errors
+    /// As for `of`.
+    pub(super) fn of_records(
+        schema: &'a AvroSchema,
+        records: &[(String, TypeId)],
+        wanted: &Wanted,
+    ) -> Made<Target> {
+        let missing = wanted.fields.keys().find(|name| !records.iter().any(|(column, _)| column == *name));
+        if let Some(missing) = missing {
+            let columns: Vec<_> = records.iter().map(|(column, _)| column.as_str()).collect();
+            let columns = columns.join(", ");
+            return Err(SchemaError::new(format!(
+                "there is no column {missing:?}; the records are {columns}"
+            )));
+        }
+        let mut targets = Targets { schema, columns: 0, open: Vec::new() };
+        let mut members = Vec::new();
+        for (column, id) in records {
+            let Some(of) = wanted.field(column) else { continue };
+            let target = targets.target(*id, of)?;
+            members.push(Member { name: column.clone(), of: *id, target });
+        }
+        Ok(Target { nullable: true, kind: TargetKind::Records(members) })
     }
 
     fn target(&mut self, id: TypeId, wanted: &Wanted) -> Made<Target> {
@@ -141,8 +179,11 @@ impl<'a> Targets<'a> {
                     let why = "a union's members are wanted as a whole";
                     return Err(SchemaError::new(format!("there is no field {name:?}: {why}")));
                 }
-                let targets = members.iter().map(|id| Ok((*id, self.nested(union, *id, wanted)?)));
-                TargetKind::Members(targets.collect::<Made<_>>()?)
+                let members = members.iter().enumerate().map(|(number, id)| {
+                    let target = self.nested(union, *id, wanted)?;
+                    Ok(Member { name: format!("member{number}"), of: *id, target })
+                });
+                TargetKind::Members(members.collect::<Made<_>>()?)
             }
         };
         Ok(Target { nullable, kind })
@@ -196,11 +237,11 @@ impl Target {
                 }
                 Shape { data_type: DataType::Struct(fields.into()), symbols: None, children }
             }
-            TargetKind::Members(members) => {
+            TargetKind::Members(members) | TargetKind::Records(members) => {
                 let (mut fields, mut children) = (Vec::new(), Vec::new());
-                for (number, (_, target)) in members.iter().enumerate() {
-                    let shape = target.shape(schema)?;
-                    fields.push(Field::new(format!("member{number}"), shape.data_type.clone(), true));
+                for member in members {
+                    let shape = member.target.shape(schema)?;
+                    fields.push(Field::new(&member.name, shape.data_type.clone(), true));
                     children.push(shape);
                 }
                 Shape { data_type: DataType::Struct(fields.into()), symbols: None, children }
