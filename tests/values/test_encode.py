@@ -130,9 +130,57 @@ def test_values_that_have_no_place_name_the_field():
             encoded(name, values)
 
 
+def test_each_row_of_a_union_is_the_branch_that_has_a_value():
+    price = {"type": "record", "name": "Price", "fields": [{"name": "cents", "type": "int"}]}
+    of = {"type": "record", "name": "R", "fields": [
+        {"name": "a", "type": ["string", "null", price, "bytes"]},
+        {"name": "b", "type": {"type": "array", "items": ["long", "string"]}},
+        {"name": "n", "type": ["null", "int", "long"]},
+        {"name": "m", "type": ["null", {"type": "map", "values": ["boolean", "string"]}]},
+    ]}  # fmt: skip
+    form = hr.Avro(of)
+    column = pa.array(
+        [
+            {"a": {"member0": "x"}, "b": [{"member0": 1}, {"member1": "y"}], "n": 7, "m": [("k", {"member0": True})]},
+            {"a": None, "b": [], "n": None, "m": None},
+            {"a": {"member1": {"cents": 3}}, "b": [{"member1": ""}], "n": 1 << 40, "m": []},
+            None,
+            {"a": {}, "b": [{"member0": -1}], "n": 0, "m": [("k", {"member1": "v"})]},
+        ],
+        hr.decode(pa.array([], pa.binary()), form).type,
+    )
+    rows = hr.encode(column, form)
+    assert [row and read(of, row) for row in rows.to_pylist()] == [
+        {"a": "x", "b": [1, "y"], "n": 7, "m": {"k": True}},
+        {"a": None, "b": [], "n": None, "m": None},
+        {"a": {"cents": 3}, "b": [""], "n": 1 << 40, "m": {}},
+        None,
+        {"a": None, "b": [-1], "n": 0, "m": {"k": "v"}},
+    ]
+    # A struct of no members is the null of a union, as null itself is.
+    assert hr.decode(rows.slice(0, 3), form) == column.slice(0, 3)
+    assert hr.encode(column.slice(1, 3), form).to_pylist() == rows.slice(1, 3).to_pylist()
+    some = pa.array([{"b": [{"member0": 1}]}], pa.struct([("b", pa.list_(pa.struct([("member0", pa.int32())])))]))
+    assert read(of, hr.encode(some, form)[0].as_py()) == {"a": None, "b": [1], "n": None, "m": None}
+    for row, why in [
+        (
+            {"a": {"member0": "x", "member2": b"y"}, "b": []},
+            "field a: more than one member of the union has a value in row 0",
+        ),
+        ({"b": [{"member0": 1}, {}]}, r"field b\[\]: it is null, which its type does not take"),
+        ({"b": [None]}, r"field b\[\]: it is null, which its type does not take"),
+        ({"b": [], "m": [("k", None)]}, r"field m\[\]: it is null, which its type does not take"),
+    ]:
+        with pytest.raises(SchemaError, match=why):
+            hr.encode(pa.array([row], column.type), form)
+    with pytest.raises(SchemaError, match=r"field a\.member7: the schema has no such field"):
+        hr.encode(pa.array([{"a": {"member7": 1}, "b": []}]), form)
+
+
 def test_schemas_that_are_not_written_are_named():
-    two = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}
-    for schema, why in [(two, "a union of several types is not written: int, string"), ('"int"', "the schema is none")]:
+    fixed = [{"type": "fixed", "name": f"F{size}", "size": size} for size in range(129)]
+    many = {"type": "record", "name": "R", "fields": [{"name": "a", "type": fixed}]}
+    for schema, why in [(many, "a union of 129 types is not written"), ('"int"', "the schema is none")]:
         with pytest.raises(SchemaError, match=why):
             hr.encode(pa.table({"a": [1]}), hr.Avro(schema))
     with pytest.raises(ConfigError, match="Text is not written"):
@@ -247,7 +295,7 @@ PLAIN = {
 @st.composite
 def typed(draw, depth=2):
     """An Avro type, and values of it."""
-    kinds = [*PLAIN, *(["array", "map", "record", "optional", "enum", "fixed"] if depth else [])]
+    kinds = [*PLAIN, *(["array", "map", "record", "optional", "union", "enum", "fixed"] if depth else [])]
     kind = draw(st.sampled_from(kinds))
     if kind in PLAIN:
         return kind, PLAIN[kind]
@@ -257,22 +305,33 @@ def typed(draw, depth=2):
 @st.composite
 def nested(draw, kind, name, depth):
     """One that is named, or has others in it."""
-    if kind == "enum":
-        return {"type": "enum", "name": name, "symbols": ["A", "B"]}, st.sampled_from("AB")
-    if kind == "fixed":
-        return {"type": "fixed", "name": name, "size": 3}, st.binary(min_size=3, max_size=3)
+    if kind in {"enum", "fixed"}:
+        of = {"type": kind, "name": name, **({"size": 3} if kind == "fixed" else {"symbols": ["A", "B"]})}
+        return of, st.sampled_from("AB") if kind == "enum" else st.binary(min_size=3, max_size=3)
     if kind == "record":
         fields = draw(st.lists(typed(depth=depth - 1), min_size=1, max_size=3))
         listed = [{"name": f"f{at}", "type": of} for at, (of, _) in enumerate(fields)]
         values = {f"f{at}": values for at, (_, values) in enumerate(fields)}
         return {"type": "record", "name": name, "fields": listed}, st.fixed_dictionaries(values)
+    if kind == "union":
+        return draw(union(depth))
     of, values = draw(typed(depth=depth - 1))
     if kind == "array":
         return {"type": "array", "items": of}, st.lists(values, max_size=3)
     if kind == "map":
         return {"type": "map", "values": of}, st.dictionaries(st.text(max_size=4), values, max_size=3)
-    assume(not isinstance(of, list))
+    assume(not isinstance(of, list) and of != "null")
     return draw(st.permutations(["null", of])), st.none() | values
+
+
+@st.composite
+def union(draw, depth):
+    """One of several types, of which no two look alike."""
+    branches = draw(st.lists(typed(depth=depth - 1) | st.just(("null", st.none())), min_size=1, max_size=4))
+    kinds = [of if isinstance(of, str) else of["type"] for of, _ in branches if not isinstance(of, list)]
+    # Of two arrays or maps nobody could say which one was written.
+    assume(len(kinds) == len(branches) and len(set(kinds)) == len(kinds))
+    return [of for of, _ in branches], st.one_of([values for _, values in branches])
 
 
 @given(st.data())

@@ -115,7 +115,7 @@ pub(crate) struct AvroEncoder(Encoder);
 impl AvroEncoder {
     #[new]
     fn new(schema: &str, references: Vec<String>) -> PyResult<Self> {
-        let schema = AvroSchema::parse(schema, &references).map_err(schema_error)?;
+        let schema = Arc::new(AvroSchema::parse(schema, &references).map_err(schema_error)?);
         Encoder::new(&schema).map(Self).map_err(schema_error)
     }
 

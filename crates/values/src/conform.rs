@@ -117,16 +117,16 @@ fn map(shape: &Shape, given: &ArrayRef, path: &str) -> Conformed<ArrayRef> {
 }
 
 /// What lists hold of the items below them, which a slice of an array shares with the whole.
-struct Held {
+pub(crate) struct Held {
     offsets: OffsetBuffer<i32>,
     first: usize,
     len: usize,
     /// Null where items belong to a list that is null; nothing if there are none.
-    masked: Option<NullBuffer>,
+    pub(crate) masked: Option<NullBuffer>,
 }
 
 impl Held {
-    fn of(offsets: &OffsetBuffer<i32>, nulls: Option<&NullBuffer>) -> Self {
+    pub(crate) fn of(offsets: &OffsetBuffer<i32>, nulls: Option<&NullBuffer>) -> Self {
         let (begin, end) = (offsets.first(), offsets.last());
         let len = (end - begin).as_usize();
         let masked = nulls.filter(|nulls| nulls.null_count() > 0).map(|nulls| {

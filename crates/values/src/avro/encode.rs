@@ -14,7 +14,8 @@ use arrow_schema::{DataType, Schema};
 use serde_json::{Map, Value, json};
 
 use super::schema::{AvroSchema, Kind, Logical, TypeId, kind_name};
-use super::target::Targets;
+use super::target::{Target, Targets};
+use super::unions::{self, Unions};
 use crate::column::Shape;
 use crate::conform::{self, Conformed};
 use crate::error::SchemaError;
@@ -24,6 +25,8 @@ use crate::wanted::Wanted;
 #[derive(Debug, Clone)]
 pub struct AvroEncoder {
     shape: Shape,
+    /// The schema and its columns, where unions of several types are to be put into them.
+    unions: Option<(Arc<AvroSchema>, Arc<Target>)>,
     /// The schema once more, without references and with what arrow-avro knows.
     text: String,
 }
@@ -32,18 +35,17 @@ impl AvroEncoder {
     /// An encoder for a schema, which must be a record.
     ///
     /// # Errors
-    /// It is none, or has a union of several types, or one within it cannot be a column.
-    pub fn new(schema: &AvroSchema) -> Result<Self, SchemaError> {
+    /// It is none, or a type within it cannot be a column.
+    pub fn new(schema: &Arc<AvroSchema>) -> Result<Self, SchemaError> {
         if !matches!(schema.of(schema.root).kind, Kind::Record { .. }) {
             return Err(SchemaError::new("columns are written as a record, and the schema is none"));
         }
         let target = Targets::of(schema, &Wanted::all())?;
-        if let Some(union) = schema.types.iter().find_map(|of| several(schema, &of.kind)) {
-            return Err(SchemaError::new(format!("a union of several types is not written: {union}")));
-        }
+        let has_unions = unions::any(schema).map_err(SchemaError::new)?;
         let shape = target.shape(schema)?;
+        let unions = has_unions.then(|| (schema.clone(), Arc::new(target)));
         let text = Writing { schema, named: HashSet::new() }.of(schema.root).to_string();
-        Ok(Self { shape, text })
+        Ok(Self { shape, unions, text })
     }
 
     /// The type that columns are brought to.
@@ -58,13 +60,13 @@ impl AvroEncoder {
     /// A column is missing or unknown, is null where its field is not, or has a value that its field cannot have.
     pub fn encode(&self, columns: &StructArray, id: Option<u32>) -> Conformed<BinaryArray> {
         let failed = |why: String| conform::failed("", why);
-        let DataType::Struct(fields) = &self.shape.data_type else {
-            return Err(failed("it is no record".to_owned()));
-        };
-        let rows = conform::rows(&self.shape, columns)?;
-        let rows = rows.as_struct();
+        let mut rows = conform::rows(&self.shape, columns)?;
+        if let Some((schema, target)) = &self.unions {
+            rows = Unions(schema).column(schema.root, target, &rows, columns.nulls(), "")?;
+        }
+        let rows = rows.as_struct_opt().ok_or_else(|| failed("it is no record".to_owned()))?;
         let metadata: HashMap<String, String> = [(SCHEMA_METADATA_KEY.to_owned(), self.text.clone())].into();
-        let schema = Schema::new_with_metadata(fields.clone(), metadata);
+        let schema = Schema::new_with_metadata(rows.fields().clone(), metadata);
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let batch =
             RecordBatch::try_new_with_options(Arc::new(schema.clone()), rows.columns().to_vec(), &options);
@@ -94,14 +96,6 @@ impl AvroEncoder {
         }
         Ok(made.finish())
     }
-}
-
-/// A union of more than one type besides null.
-fn several(schema: &AvroSchema, kind: &Kind) -> Option<String> {
-    let Kind::Union(branches) = kind else { return None };
-    let others = branches.iter().filter(|id| !matches!(schema.of(**id).kind, Kind::Null));
-    let names: Vec<_> = others.map(|id| schema.named(*id)).collect();
-    (names.len() != 1 || branches.len() > 2).then(|| names.join(", "))
 }
 
 /// A schema as one JSON, in which each name is defined where it stands first.

@@ -28,6 +28,7 @@ mod schema;
 mod target;
 #[cfg(test)]
 mod tests;
+mod unions;
 
 pub use compatible::Incompatibility;
 pub use decoder::AvroDecoder;
