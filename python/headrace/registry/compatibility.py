@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from headrace import _native
-from headrace.registry import json_schema
+from headrace.registry import json_documents, json_schema
 from headrace.registry.refusal import Refusal
 
 LEVELS: Final = (
@@ -25,7 +24,7 @@ def check(kind: str, text: str, definitions: list[tuple[str, str]]) -> None:
         elif kind == "PROTOBUF":
             _native.protobuf_file(text, definitions)
         else:
-            json_schema.check(json.loads(text))
+            json_schema.check(json_documents.whole(text, definitions))
     except ValueError as error:
         raise Refusal(422, 42201, f"Invalid schema: {error}") from None
 
@@ -54,7 +53,8 @@ def _unreadable(reader: Whole, writer: Whole) -> list[str]:
         elif reader[0] == "PROTOBUF":
             found = _native.protobuf_incompatibilities(reader[1:], writer[1:])
         else:
-            found = json_schema.incompatibilities(json.loads(reader[1]), json.loads(writer[1]))
+            documents = [json_documents.whole(*of[1:]) for of in (reader, writer)]
+            found = json_schema.incompatibilities(*documents)
     except ValueError as error:
         return [str(error)]
     return [f"{kind} at {path}: {why}" for kind, path, why in found]

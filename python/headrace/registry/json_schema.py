@@ -384,7 +384,7 @@ def resolved(schema: Any, document: Any) -> Any:
             return schema
         at, name = document, schema["$ref"]
         if not isinstance(name, str) or not (name == "#" or name.startswith("#/")):
-            message = f"the reference {name!r:.200} does not begin with #/: those into other documents are not read"
+            message = f"the reference {name!r:.200} names no place that begins with #/, and no document that is given"
             raise ValueError(message)
         for part in name.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")

@@ -12,9 +12,10 @@ import pyarrow as pa
 from headrace import _native
 from headrace.errors import SchemaError
 from headrace.registry import SchemaRegistry
+from headrace.registry.json_documents import whole
 from headrace.values.format import BadRow, Chosen, OnError, config_error, unpinned
 from headrace.values.json_types import pruned, type_of
-from headrace.values.registered import Named, Written
+from headrace.values.registered import Named, Written, documents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -39,6 +40,7 @@ class Json(Written["str | pa.DataType"]):
             subject when reading begins, or the id of one.
         subject: Whose newest schema that is; by default ``topic-value`` or ``topic-key`` of the client's one topic.
             Rows that are encoded have their JSON Schema registered there.
+        references: The texts of the documents to which a JSON Schema refers, by the names by which it does.
         columns: The fields to decode, as paths such as ``"price.amount"``; others are skipped, which is faster. All by
             default. Fields come in the schema's order.
         on_error: As for `Avro`.
@@ -58,6 +60,7 @@ class Json(Written["str | pa.DataType"]):
         registry: SchemaRegistry | None = None,
         reader: Literal["latest"] | int = "latest",
         subject: str | None = None,
+        references: Mapping[str, str] | None = None,
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
         schema_id: SchemaIdPlace = "prefix",
@@ -65,6 +68,9 @@ class Json(Written["str | pa.DataType"]):
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
         given = None if schema is None else _given(schema)
+        self._documents: list[Named] = [] if references is None else documents(references)
+        if registry is not None and given is None and self._documents:
+            raise config_error("a registry has what its schemas refer to: leave references out")
         super().__init__(
             given,
             registry,
@@ -75,7 +81,7 @@ class Json(Written["str | pa.DataType"]):
             schema_id=schema_id,
         )
         self.names_schema = registry is not None
-        self._decode_with(None if given is None else _type(given))
+        self._decode_with(None if given is None else _type(given, self._documents))
 
     def bound(self, topics: Collection[str], side: str) -> Json:
         """With the columns of a schema that is looked up, if it is one of the registry.
@@ -88,7 +94,7 @@ class Json(Written["str | pa.DataType"]):
             return self
         found = Chosen(self._registry, self._reader, self._subject).schema(topics, side, self.kind)
         made = copy.copy(self)
-        made._decode_with(_type(found.schema))  # noqa: SLF001  (of this class)
+        made._decode_with(_type(found.schema, found.definitions))  # noqa: SLF001  (of this class)
         return made
 
     def column(self, rows: pa.Array, headers: pa.Array | None = None) -> tuple[pa.Array, list[BadRow]]:
@@ -102,11 +108,13 @@ class Json(Written["str | pa.DataType"]):
     def _own(self, side: str) -> tuple[str | pa.DataType, list[Named]]:
         del side
         assert self._given is not None  # noqa: S101  (there is no registry)
-        return self._given, []
+        return self._given, self._documents
+
+    def _references(self) -> list[Named]:
+        return self._documents
 
     def _encoder_of(self, schema: str | pa.DataType, references: list[Named]) -> _native.JsonEncoder:
-        del references
-        return _native.JsonEncoder(_type(schema))
+        return _native.JsonEncoder(_type(schema, references))
 
     def _registered_text(self, schema: str | pa.DataType) -> str:
         if not isinstance(schema, str):
@@ -152,12 +160,12 @@ def _given(schema: object) -> str | pa.DataType:
         raise SchemaError(f"schema is no JSON Schema: {error}") from None
 
 
-def _type(schema: str | pa.DataType) -> pa.DataType:
+def _type(schema: str | pa.DataType, references: Sequence[Named]) -> pa.DataType:
     """The type of the columns."""
     if isinstance(schema, pa.DataType):
         return schema
     try:
-        found = json.loads(schema)
+        found = whole(schema, references)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"schema is no JSON Schema: {error}") from None
     if not isinstance(found, dict):

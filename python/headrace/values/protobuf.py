@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from headrace import _native
 from headrace.errors import SchemaError
 from headrace.registry import RegisteredSchema, SchemaRegistry
-from headrace.values.registered import Named, Registered, by_id
+from headrace.values.registered import Named, Registered, by_id, documents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.values.format import OnError
     from headrace.values.registered import SchemaIdPlace
@@ -70,17 +69,13 @@ class Protobuf(Registered["str | bytes"]):
     ) -> None:
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
-        given: object = references
-        if given is not None and not isinstance(given, Mapping):
-            why = f"references takes texts by name, such as {{'price.proto': ...}}, not {type(references).__name__}"
-            raise TypeError(why)
         if hasattr(schema, "DESCRIPTOR"):
             schema, message = _of_class(schema, message)
         self._message = message
         super().__init__(
             None if schema is None else _checked(schema),
             registry,
-            [(name, _text(text, f"references[{name!r}]")) for name, text in (references or {}).items()],
+            [] if references is None else documents(references),
             None
             if schemas is None
             else [(number, _text(text, f"schemas[{number}]")) for number, text in by_id(schemas)],

@@ -378,6 +378,22 @@ class Registered(Written[SchemaT]):
             self._decode_with(*self._made_of)
 
 
+def documents(references: object) -> list[Named]:
+    """The names and texts of the files that a schema names.
+
+    Raises:
+        TypeError: they are no mapping of texts.
+    """
+    if not isinstance(references, Mapping):
+        message = f"references takes texts by name, such as {{'price': ...}}, not {type(references).__name__}"
+        raise TypeError(message)
+    for name, text in references.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            message = f"references[{name!r}] is the text of a file, not {type(text).__name__}"
+            raise TypeError(message)
+    return list(references.items())
+
+
 def by_id(schemas: object) -> list[tuple[int, Any]]:
     """Schemas by id, as they were given.
 
