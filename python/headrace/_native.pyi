@@ -49,6 +49,7 @@ __all__ = [
     "header_guids",
     "log_targets",
     "protobuf_file",
+    "protobuf_identity",
     "protobuf_incompatibilities",
     "schema_headers",
     "schema_ids",
@@ -426,6 +427,7 @@ class TextDecoder:
 def protobuf_file(
     schema: str | bytes, imports: Sequence[tuple[str, str]], message: str | None = None
 ) -> tuple[str, list[str]]: ...
+def protobuf_identity(schema: str) -> bytes: ...
 def protobuf_incompatibilities(
     reader: tuple[str, Sequence[tuple[str, str]]], writer: tuple[str, Sequence[tuple[str, str]]]
 ) -> list[tuple[str, str, str]]: ...

@@ -364,3 +364,29 @@ def test_the_registry_takes_no_schema_that_breaks_those_before(registry, topic):
         registry.register(subject, order("string id = 1;"), schema_type="PROTOBUF")
     with pytest.raises(SchemaRegistryError, match="it is of type PROTOBUF, not AVRO"):
         registry.register(subject, '"string"')
+
+
+def test_texts_that_mean_the_same_are_one_schema(broker, topic):
+    registry = hr.SchemaRegistry(broker.registry_url)
+
+    def registered(text):
+        return registry.register(topic, text, schema_type="PROTOBUF")
+
+    text = 'syntax = "proto3"; package shop; message Note { string the_text = 1; }'
+    first = registered(text)
+    assert registry.schema(first).schema == text
+    same = (
+        'syntax = "proto3";\n// A note.\npackage shop;\n\nmessage Note {\n  /* What it says. */ string the_text = 1;\n}\n'
+    )
+    assert registered(same) == first
+    described = _native.protobuf_file(text, [])[0]
+    assert registered(described) == first
+    others = [
+        text.replace("string the_text = 1;", 'string the_text = 1 [json_name = "t"];'),
+        text.replace("string the_text = 1;", "string the_text = 1 [deprecated = true];"),
+        text.replace("message Note", 'option java_package = "a"; message Note'),
+        text + " service S { rpc R(Note) returns (Note); }",
+    ]
+    numbers = [registered(other) for other in others]
+    assert len({first, *numbers}) == 5
+    assert [registry.schema(number).schema for number in numbers] == others

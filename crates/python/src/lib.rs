@@ -60,6 +60,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(values::with_prefix, module)?)?;
     module.add_function(wrap_pyfunction!(values::check_avro, module)?)?;
     module.add_function(wrap_pyfunction!(values::protobuf_file, module)?)?;
+    module.add_function(wrap_pyfunction!(values::protobuf_identity, module)?)?;
     module.add_function(wrap_pyfunction!(values::protobuf_incompatibilities, module)?)?;
     module.add_function(wrap_pyfunction!(values::avro_incompatibilities, module)?)?;
     module.add_class::<values::Column>()?;

@@ -391,6 +391,12 @@ pub(crate) fn protobuf_file(
     Ok((parsed.to_base64(), parsed.imports()))
 }
 
+/// What texts of Protobuf have in common that are one schema. Raises if it is none.
+#[pyfunction]
+pub(crate) fn protobuf_identity(py: Python<'_>, schema: &str) -> PyResult<Vec<u8>> {
+    uninterrupted(py, || ProtobufSchema::identity(schema)).map_err(schema_error)
+}
+
 /// Why messages that were written with one schema of Protobuf cannot all be read with another: kind, place and reason. Both
 /// come with the files that they import.
 #[pyfunction]

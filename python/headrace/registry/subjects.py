@@ -6,6 +6,7 @@ is a list of records, made by `Subjects` and taken in by `Subjects.take` once th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from headrace import _native
 from headrace.registry import compatibility
 from headrace.registry.refusal import Refusal
 
@@ -47,10 +49,15 @@ class Schema:
     references: tuple[Reference, ...] = ()
 
     @cached_property
-    def identity(self) -> tuple[str, str, tuple[Reference, ...]]:
-        """What makes it the schema that it is: spaces and the order of an object's members do not."""
-        # Another registry may have written one of a type that this one does not know.
-        text = json.dumps(json.loads(self.text), sort_keys=True) if self.type in OF_JSON else self.text
+    def identity(self) -> tuple[str, str | bytes, tuple[Reference, ...]]:
+        """What makes it the schema that it is: spaces, comments and the order of an object's members do not."""
+        text: str | bytes = self.text
+        # Another registry may have written one of a type that this one does not know, or cannot read.
+        if self.type in OF_JSON:
+            text = json.dumps(json.loads(self.text), sort_keys=True)
+        elif self.type == "PROTOBUF":
+            with contextlib.suppress(ValueError):
+                text = bytes(_native.protobuf_identity(self.text))
         return (self.type, text, self.references)
 
     @cached_property
@@ -82,7 +89,7 @@ class Subjects:
     levels: dict[str | None, str] = field(default_factory=dict)
     """Levels of compatibility by subject; None is the registry's own."""
     modes: dict[str | None, str] = field(default_factory=dict)
-    _ids: dict[tuple[str, str, tuple[Reference, ...]], int] = field(default_factory=dict)
+    _ids: dict[tuple[str, str | bytes, tuple[Reference, ...]], int] = field(default_factory=dict)
     _guids: dict[str, int] = field(default_factory=dict)
 
     # ── What is there ────────────────────────────────────────────────────────────────────────────────────────────

@@ -110,6 +110,31 @@ impl ProtobufSchema {
         file.map(|file| Self { file }).ok_or_else(|| SchemaError::new("the file was not compiled"))
     }
 
+    /// The bytes that texts have in common that are one schema: comments, spaces and what the files are called do not count;
+    /// options, services and the order of definitions do.
+    ///
+    /// # Errors
+    /// The text is no Protobuf.
+    pub fn identity(schema: &str) -> Made<Vec<u8>> {
+        check_size(schema.len())?;
+        guarded(|| {
+            let mut file = read(NAME, schema)?;
+            file.source_code_info = None;
+            file.name = None;
+            let mut messages: Vec<_> = file.message_type.iter_mut().collect();
+            while let Some(message) = messages.pop() {
+                // Some compilers write down what is called so anyway.
+                for field in &mut message.field {
+                    if field.json_name.as_deref() == Some(&json_name(field.name())) {
+                        field.json_name = None;
+                    }
+                }
+                messages.extend(&mut message.nested_type);
+            }
+            Ok(file.encode_to_vec())
+        })
+    }
+
     /// The message of a name, with its package or without; without a name, the first one.
     ///
     /// # Errors
@@ -182,14 +207,32 @@ fn guarded<T>(compile: impl FnOnce() -> Made<T>) -> Made<T> {
     compiled.unwrap_or_else(|_| Err(SchemaError::new("it cannot be compiled (a defect of the compiler)")))
 }
 
+/// What a field is called in JSON, unless it says otherwise.
+fn json_name(field: &str) -> String {
+    let mut upper = false;
+    let mut made = String::with_capacity(field.len());
+    for letter in field.chars() {
+        if letter != '_' {
+            made.push(if upper { letter.to_ascii_uppercase() } else { letter });
+        }
+        upper = letter == '_';
+    }
+    made
+}
+
 /// A descriptor in base64, in which no text of a `.proto` file can be read; or a text.
-fn described(name: &str, schema: &str) -> Made<FileDescriptorProto> {
+fn read(name: &str, schema: &str) -> Made<FileDescriptorProto> {
     let encoded = BASE64_STANDARD.decode(schema.trim()).ok();
     if let Some(file) = encoded.and_then(|bytes| FileDescriptorProto::decode(&bytes[..]).ok()) {
-        return descriptor::plain(name, file);
+        return Ok(file);
     }
     let file = File::from_source(name, schema).map_err(|why| refused(&why))?;
-    descriptor::plain(name, file.file_descriptor_proto().clone())
+    Ok(file.file_descriptor_proto().clone())
+}
+
+/// What of a file says how messages are written.
+fn described(name: &str, schema: &str) -> Made<FileDescriptorProto> {
+    descriptor::plain(name, read(name, schema)?)
 }
 
 /// Whether a file has a message, with its package or without.
