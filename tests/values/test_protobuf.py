@@ -376,7 +376,7 @@ def test_texts_that_mean_the_same_are_one_schema(broker, topic):
     first = registered(text)
     assert registry.schema(first).schema == text
     same = (
-        'syntax = "proto3";\n// A note.\npackage shop;\n\nmessage Note {\n  /* What it says. */ string the_text = 1;\n}\n'
+        'syntax = "proto3";\n// A note.\npackage shop;\n\nmessage Note {\n  /* What it says. */ string the_text = 1;\n}'
     )
     assert registered(same) == first
     described = _native.protobuf_file(text, [])[0]
