@@ -21,11 +21,10 @@ import sys
 import threading
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches.harness import ROOT, RUN_TIMEOUT_SECONDS, Row, compare, in_turns, last_line, paired, say
-from benches.peers.meter import Meter, Sample
+from benches.peers.meter import Meter, Sample, resident_mib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,14 +66,6 @@ class Footprint:
     grown_mib: float
     """How much of that came after all modules were there."""
     cpu_seconds: float
-
-
-def resident_mib(field: str) -> float:
-    """VmRSS (now) or VmHWM (the most so far) of this process."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(field)
 
 
 @dataclasses.dataclass(frozen=True)

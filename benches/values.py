@@ -44,6 +44,10 @@ FROM_MEMORY = {
 DEPS = ROOT / ".deps"
 LEAST_M_ROWS = 4
 ENCODE_FASTER = 15
+# The batch that arrives and the one that is decoded are there as well, and what allocators keep.
+MEMORY_BAR = 1.1
+FETCH_BUFFER_MIB = 64
+"""`fetch.buffer.bytes`, by default."""
 # Of what our consumer does, how much faster it must be than confluent-kafka with a reader of Python's.
 PEERS = {
     "avro": (("consume-avro", "AvroDeserializer", 25),),
@@ -65,6 +69,7 @@ def rows(bench: Bench) -> Iterator[Row]:
                 yield from _from_broker(bench, kind, name, cluster)
         for name, cluster in (("our broker", own), ("Apache Kafka", bench.apache)):
             yield from _to_broker(bench, name, cluster)
+        yield _memory(bench, own)
     with hr.Broker.start(registry=True) as registry:
         assert registry.registry_url is not None
         for kind in IN_SPARK:
@@ -124,6 +129,28 @@ def _from_broker(bench: Bench, kind: str, name: str, cluster: Cluster) -> Iterat
         )
     for (_, peer, bar), samples in zip(PEERS[kind], peers, strict=True):
         yield compare(f"{case} / {peer} to Arrow", ours, samples, bare, bar=bar)
+
+
+def _memory(bench: Bench, cluster: Cluster) -> Row:
+    """What a long read takes over one of a few rows, beside what is fetched ahead and one batch."""
+    records, few = bench.records(10_000_000), 1_000
+    say(f"memory of a read of {records} records of Avro")
+    with bench.empty_topic(cluster) as long, bench.empty_topic(cluster) as short:
+        runs = []
+        for topic, count in ((long, records), (short, few)):
+            where = (cluster.bootstrap_servers, topic)
+            program("benches.ours", "produce-avro", *where, "--records", count)
+            runs.append(partial(program, "benches.ours", "consume-avro", *where, "--records", count))
+        many, some = in_turns(runs, min(bench.pairs, 3))  # memory is not noisy
+    took = [one.grown_mib - other.grown_mib for one, other in zip(many, some, strict=True)]
+    limit = [FETCH_BUFFER_MIB + one.batch_mib for one in many]
+    return paired(
+        f"Avro to Arrow: memory of {records} records / of the fetch buffer and a batch",
+        took,
+        limit,
+        "MiB",
+        bar_below=MEMORY_BAR,
+    )
 
 
 def _to_broker(bench: Bench, name: str, cluster: Cluster) -> Iterator[Row]:

@@ -10,12 +10,21 @@ import dataclasses
 import json
 import resource
 import time
+from pathlib import Path
 
 
 def cpu_times() -> tuple[float, float]:
     """Seconds of CPU that this process has used so far: all of it, and the kernel's part."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime, usage.ru_stime
+
+
+def resident_mib(field: str) -> float:
+    """VmRSS (now) or VmHWM (the most so far) of this process."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(field)
 
 
 def arguments(description: str | None, *what: str) -> argparse.Namespace:
@@ -45,6 +54,10 @@ class Sample:
     cpu_seconds: float
     kernel_seconds: float = 0.0
     """The kernel's part of `cpu_seconds`, where the runner tells it."""
+    grown_mib: float = 0.0
+    """How much more memory was resident at most than when the meter was made."""
+    batch_mib: float = 0.0
+    """The largest batch, where the runner looks."""
 
     @property
     def rate(self) -> float:
@@ -77,6 +90,8 @@ class Meter:
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
+        self.largest = 0
+        self.resident = resident_mib("VmRSS")
         self.began = 0.0
         self.cpu_began = (0.0, 0.0)
 
@@ -104,4 +119,6 @@ class Meter:
         """The clock stops here."""
         seconds = time.perf_counter() - self.began
         (cpu, kernel), (cpu_began, kernel_began) = cpu_times(), self.cpu_began
-        return Sample(self.records, self.bytes, seconds, cpu - cpu_began, kernel - kernel_began)
+        grown = resident_mib("VmHWM") - self.resident
+        largest = self.largest / (1 << 20)
+        return Sample(self.records, self.bytes, seconds, cpu - cpu_began, kernel - kernel_began, grown, largest)
