@@ -246,6 +246,27 @@ def test_the_newest_schema_of_a_subject_can_be_used(broker, topic):
         hr.encode(pa.table({"id": [1]}), hr.Avro(ORDER, registry=registry))
 
 
+@pytest.mark.parametrize("form", [hr.Avro, hr.Json, hr.Protobuf])
+def test_a_schema_that_must_be_there_is_not_registered(broker, topic, form):
+    registry = hr.SchemaRegistry(broker.registry_url)
+    schema = {
+        hr.Avro: json.dumps(ORDER),
+        hr.Json: '{"type": "object", "properties": {"id": {"type": "integer"}}}',
+        hr.Protobuf: 'syntax = "proto3"; message Order { int64 id = 1; }',
+    }[form]
+    table = pa.table({"id": [1]})
+    there = form(schema, registry=registry, subject=topic, auto_register=False)
+    with pytest.raises(SchemaRegistryError, match=rf"Subject '{topic}' not found") as caught:
+        hr.encode(table, there)
+    assert caught.value.status == 404
+    assert topic not in registry.subjects()
+    rows = hr.encode(table, form(schema, registry=registry, subject=topic))
+    assert hr.encode(table, there) == rows
+    for wrong in ({"registry": registry}, {"schema": schema}):
+        with pytest.raises(ConfigError, match="auto_register=False looks a schema up in a registry: give both"):
+            form(**wrong, auto_register=False)
+
+
 def test_nothing_is_sent_of_what_cannot_be_written(broker, topic):
     servers, registry = broker.bootstrap_servers, hr.SchemaRegistry(broker.registry_url)
     registry.register(

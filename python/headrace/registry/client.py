@@ -209,18 +209,25 @@ class SchemaRegistry:
             SchemaRegistryError: the schema is not compatible with those before it (``status`` 409), or is none (422).
             SchemaRegistryUnavailableError: as for `schema`.
         """
-        body: dict[str, object] = {"schema": schema}
-        # Older registries know no types, and all take Avro's.
-        if schema_type != "AVRO":
-            body["schemaType"] = schema_type
-        if references:
-            body["references"] = [vars(reference) for reference in references]
         path = f"/subjects/{_quoted(subject)}/versions"
-        found = self._ask("POST", path, body)
-        number = found.get("id") if isinstance(found, dict) else None
-        if not isinstance(number, int):
-            raise _malformed(path, found)
-        return number
+        return _number(path, self._ask("POST", path, _body(schema, schema_type, references)))
+
+    def lookup(
+        self,
+        subject: str,
+        schema: str,
+        *,
+        schema_type: str = "AVRO",
+        references: Sequence[SchemaReference] = (),
+    ) -> int:
+        """The id of a schema that is a version of a subject already; nothing is changed.
+
+        Raises:
+            SchemaRegistryError: there is no such subject, or the schema is none of its versions (``status`` 404).
+            SchemaRegistryUnavailableError: as for `schema`.
+        """
+        path = f"/subjects/{_quoted(subject)}"
+        return _number(path, self._ask("POST", path, _body(schema, schema_type, references)))
 
     def _of_subject(self, subject: str, version: str) -> RegisteredSchema:
         path = f"/subjects/{_quoted(subject)}/versions/{version}"
@@ -388,6 +395,24 @@ def _malformed(where: object, found: object) -> SchemaRegistryError:
     return SchemaRegistryError(
         f"the schema registry's answer to {where} is malformed: {found!r:.200}", name="INVALID_ANSWER"
     )
+
+
+def _body(schema: str, schema_type: str, references: Sequence[SchemaReference]) -> dict[str, object]:
+    """A schema as it is sent."""
+    body: dict[str, object] = {"schema": schema}
+    # Older registries know no types, and all take Avro's.
+    if schema_type != "AVRO":
+        body["schemaType"] = schema_type
+    if references:
+        body["references"] = [vars(reference) for reference in references]
+    return body
+
+
+def _number(path: str, found: Any) -> int:
+    """The id in an answer."""
+    if not isinstance(found, dict) or not _is_number(found.get("id")):
+        raise _malformed(path, found)
+    return int(found["id"])
 
 
 def _parts(found: Any, where: object) -> tuple[str, str, tuple[SchemaReference, ...]]:

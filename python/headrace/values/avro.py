@@ -12,7 +12,7 @@ from headrace import _native
 from headrace.errors import SchemaError, SchemaRegistryError
 from headrace.registry import RegisteredSchema, SchemaRegistry
 from headrace.values.format import Chosen, check_type, config_error
-from headrace.values.registered import Named, Registered, by_id
+from headrace.values.registered import Named, Registered, Writing, by_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -60,6 +60,8 @@ class Avro(Registered[str]):
         schema_id: Where a row that is written says its schema: ``"prefix"`` (default), its id in front of the row, or
             ``"header"``, its GUID in a header of the record (Confluent's HeaderSchemaIdSerializer, since 8.0). Rows
             with either are read.
+        auto_register: Whether a schema that is written is registered (default). If not, it must be a version of the
+            subject already, which takes no right to change the registry.
 
     Raises:
         SchemaError: A schema is wrong, or has no columns, such as a record that contains itself.
@@ -81,6 +83,7 @@ class Avro(Registered[str]):
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
         schema_id: SchemaIdPlace = "prefix",
+        auto_register: bool = True,
     ) -> None:
         if isinstance(references, (str, Mapping)):
             message = "references takes a list of schemas"
@@ -100,7 +103,7 @@ class Avro(Registered[str]):
             subject=subject,
             columns=columns,
             on_error=on_error,
-            schema_id=schema_id,
+            writing=Writing(schema_id, auto_register),
         )
 
     def bound(self, topics: Collection[str], side: str) -> Self:

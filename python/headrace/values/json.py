@@ -15,7 +15,7 @@ from headrace.registry import SchemaRegistry
 from headrace.registry.json_documents import whole
 from headrace.values.format import BadRow, Chosen, OnError, config_error, unpinned
 from headrace.values.json_types import pruned, type_of
-from headrace.values.registered import Named, Written, documents
+from headrace.values.registered import Named, Writing, Written, documents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -45,6 +45,7 @@ class Json(Written["str | pa.DataType"]):
             default. Fields come in the schema's order.
         on_error: As for `Avro`.
         schema_id: As for `Avro`.
+        auto_register: As for `Avro`.
 
     Raises:
         SchemaError: The schema is wrong, or has a type that no column of JSON can have.
@@ -64,6 +65,7 @@ class Json(Written["str | pa.DataType"]):
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
         schema_id: SchemaIdPlace = "prefix",
+        auto_register: bool = True,
     ) -> None:
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
@@ -78,7 +80,7 @@ class Json(Written["str | pa.DataType"]):
             subject=subject,
             columns=columns,
             on_error=on_error,
-            schema_id=schema_id,
+            writing=Writing(schema_id, auto_register),
         )
         self.names_schema = registry is not None
         self._decode_with(None if given is None else _type(given, self._documents))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from headrace import _native
 from headrace.errors import SchemaError
 from headrace.registry import RegisteredSchema, SchemaRegistry
-from headrace.values.registered import Named, Registered, by_id, documents
+from headrace.values.registered import Named, Registered, Writing, by_id, documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +45,7 @@ class Protobuf(Registered["str | bytes"]):
         columns: As for `Avro`.
         on_error: As for `Avro`.
         schema_id: As for `Avro`.
+        auto_register: As for `Avro`.
 
     Raises:
         SchemaError: A schema is wrong, has no such message, or has no columns, such as a message that contains itself.
@@ -66,6 +67,7 @@ class Protobuf(Registered["str | bytes"]):
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
         schema_id: SchemaIdPlace = "prefix",
+        auto_register: bool = True,
     ) -> None:
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
@@ -83,7 +85,7 @@ class Protobuf(Registered["str | bytes"]):
             subject=subject,
             columns=columns,
             on_error=on_error,
-            schema_id=schema_id,
+            writing=Writing(schema_id, auto_register),
         )
 
     def _decoder_of(

@@ -71,6 +71,30 @@ class _Writer(NamedTuple):
     """The schema's id, if it is one of a registry."""
 
 
+class Writing(NamedTuple):
+    """How a format writes its schema."""
+
+    schema_id: SchemaIdPlace
+    """Where each row says it."""
+    auto_register: bool
+    """Whether it is registered, unless it is already."""
+
+    @property
+    def in_header(self) -> bool:
+        """Whether rows are bare, and a header has the schema's GUID."""
+        return self.schema_id == "header"
+
+    def check(self, registry: object, schema: object) -> None:
+        """Raises unless it goes with what else is given."""
+        if self.schema_id not in {"prefix", "header"}:
+            message = f"schema_id={self.schema_id!r} is not accepted; it takes 'prefix' or 'header'"
+            raise ValueError(message)
+        if self.in_header and registry is None:
+            raise config_error("schema_id='header' writes the GUID of a schema of a registry: give a registry")
+        if not self.auto_register and (registry is None or schema is None):
+            raise config_error("auto_register=False looks a schema up in a registry: give both")
+
+
 class Written(Format, Generic[SchemaT]):
     """A format that is written too, by its own schema or a registry's; ``SchemaT`` is what a schema is given as."""
 
@@ -86,16 +110,12 @@ class Written(Format, Generic[SchemaT]):
         subject: str | None,
         columns: Sequence[str] | None,
         on_error: OnError,
-        schema_id: SchemaIdPlace = "prefix",
+        writing: Writing,
     ) -> None:
         """Checks what belongs together."""
         super().__init__(on_error)
-        if schema_id not in {"prefix", "header"}:
-            message = f"schema_id={schema_id!r} is not accepted; it takes 'prefix' or 'header'"
-            raise ValueError(message)
-        if schema_id == "header" and registry is None:
-            raise config_error("schema_id='header' writes the GUID of a schema of a registry: give a registry")
-        self._in_header = schema_id == "header"
+        writing.check(registry, schema)
+        self._writing = writing
         check_columns(columns)
         if schema is None and registry is None:
             raise config_error(f"{type(self).__name__} takes a schema or a registry")
@@ -137,7 +157,7 @@ class Written(Format, Generic[SchemaT]):
         """
         writer = self._writer(topic, side)
         try:
-            return pa.array(writer.encoder.encode(columns, None if self._in_header else writer.number))
+            return pa.array(writer.encoder.encode(columns, None if self._writing.in_header else writer.number))
         except ValueError as error:
             raise SchemaError(f"{side}: {error.args[0]}") from None
 
@@ -147,7 +167,7 @@ class Written(Format, Generic[SchemaT]):
         Raises:
             SchemaRegistryError: the registry gives schemas no GUID, or as for `encoded`.
         """
-        if not self._in_header:
+        if not self._writing.in_header:
             return None
         writer = self._writer(topic, side)
         assert self._registry is not None  # noqa: S101  (as __init__ has seen)
@@ -190,7 +210,8 @@ class Written(Format, Generic[SchemaT]):
                 raise config_error(
                     f"{side}: register a schema with references by hand, and give {name} the registry alone"
                 )
-            number = self._registry.register(subject, self._registered_text(schema), schema_type=self.kind)
+            ask = self._registry.register if self._writing.auto_register else self._registry.lookup
+            number = ask(subject, self._registered_text(schema), schema_type=self.kind)
         try:
             made = _Writer(self._encoder_of(schema, references), number)
         except ValueError as error:
@@ -213,7 +234,7 @@ class Registered(Written[SchemaT]):
         subject: str | None,
         columns: Sequence[str] | None,
         on_error: OnError,
-        schema_id: SchemaIdPlace = "prefix",
+        writing: Writing,
     ) -> None:
         """Checks what belongs together."""
         super().__init__(
@@ -223,7 +244,7 @@ class Registered(Written[SchemaT]):
             subject=subject,
             columns=columns,
             on_error=on_error,
-            schema_id=schema_id,
+            writing=writing,
         )
         if registry is not None and (schemas is not None or (schema is None and references)):
             raise config_error("a registry has the schemas and what they refer to: leave schemas and references out")
