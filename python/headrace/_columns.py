@@ -67,8 +67,9 @@ class Columns:
 
     def settings(self, given: list[Setting]) -> list[Setting]:
         """A client's options, with the headers that formats look into."""
-        asked = dict(given).get("include.headers")
-        if not any(of.reads_headers for of in self._formats.values()) or asked in {True, "true"}:
+        asked = str(dict(given).get("include.headers", "false")).strip().lower()
+        # Anything else is for the client to take or to refuse.
+        if asked != "false" or not any(of.reads_headers for of in self._formats.values()):
             return given
         self._hides_headers = True
         return [*((name, of) for name, of in given if name != "include.headers"), ("include.headers", "true")]

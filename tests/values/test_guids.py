@@ -130,6 +130,12 @@ def test_what_confluents_serializer_wrote_is_read(broker, registry, client, topi
     assert "headers" not in table.column_names
     shown = hr.read(broker.bootstrap_servers, topic, value=hr.Avro(registry), include_headers=True).read_all()
     assert shown["headers"].to_pylist()[3] == [{"key": "a", "value": b"b"}]
+    for asked, names in (("TRUE", {"headers"}), (False, set())):
+        with hr.Consumer(broker.bootstrap_servers, value=hr.Avro(registry), include_headers=asked) as consumer:
+            consumer.assign([(topic, 0)])
+            assert {"headers"}.intersection(consumer.schema.names) == names
+    with pytest.raises(ConfigError, match=r"include\.headers"):
+        hr.Consumer(broker.bootstrap_servers, value=hr.Avro(registry), include_headers="maybe")
     avro = hr.Avro(registry, on_error="column")
     with hr.Consumer(broker.bootstrap_servers, auto_offset_reset="earliest", value=avro) as consumer:
         consumer.assign([(topic, 0)])
