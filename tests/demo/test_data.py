@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import threading
 
@@ -23,10 +24,23 @@ def test_every_measurement_is_sent_once_in_the_order_of_time(table):
     assert len(minutes) == 1800
     assert sum(m.flow.num_rows + m.speed.num_rows for m in minutes) == table.num_rows == 68_400
     assert [m.label for m in minutes] == sorted(m.label for m in minutes)
-    first = minutes[0]
-    assert {json.loads(v)["timestamp"] for v in first.flow["value"].to_pylist()} == {"2017-03-15 14:41:00"}
-    assert all("flow" in json.loads(v) for v in first.flow["value"].to_pylist())
-    assert all("speed" in json.loads(v) for v in first.speed["value"].to_pylist())
+    at = dt.datetime(2017, 3, 15, 14, 41, tzinfo=dt.timezone.utc)
+    for batch, topic in ((minutes[0].flow, data.FLOW_TOPIC), (minutes[0].speed, data.SPEED_TOPIC)):
+        fields = [field["name"] for field in json.loads(data.SCHEMAS[topic])["fields"]]
+        values = batch["value"].to_pylist()
+        assert [list(value) for value in values] == [fields] * batch.num_rows
+        assert {value["timestamp"] for value in values} == {at}
+        assert not any(cell is None for value in values for cell in value.values())
+
+
+def test_what_ends_the_stream_is_two_days_behind_it(table):
+    *_, last = data.minutes(table.slice(0, 500))
+    ending = data.ending(last)
+    for batch, before in ((ending.flow, last.flow), (ending.speed, last.speed)):
+        assert batch.schema == before.schema
+        [key], [value] = batch["key"].to_pylist(), batch["value"].to_pylist()
+        assert key == f"end/{value['internalId']}"
+        assert value["timestamp"] == before["value"][0]["timestamp"].as_py() + dt.timedelta(days=2)
 
 
 def test_the_expected_result_is_the_sum_and_mean_over_lanes(table):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import time
 
 import pytest
 
 from headrace.demo import data, report
+from headrace.demo.cluster import Cluster
 from headrace.demo.pipeline import Results
 from headrace.demo.replay import Progress
+from headrace.registry import RegisteredSchema
 from tests import pages
+
+UNION = ["null", {"type": "array", "items": "long"}, {"type": "enum", "name": "E", "symbols": ["A"]}]
+"""In what somebody else has registered there may be anything."""
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +35,14 @@ def page(tmp_path_factory):
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S.250Z", time.gmtime(began + 4))
     batch = {"numInputRows": 900, "timestamp": stamp, "durationMs": {"triggerExecution": 1500}}
     idle = {"numInputRows": 0, "timestamp": stamp, "durationMs": {"triggerExecution": 10}}
-    options = argparse.Namespace(bootstrap=None, speed=40.0)
-    run = report.Run(table, results, replay, [idle, batch], options, "127.0.0.1:1", [])
+    options = argparse.Namespace(bootstrap=None, schema_registry_url="http://<b>:1", speed=40.0)
+    evolved = {"type": "record", "name": "Speed", "fields": [{"name": "a", "type": UNION, "doc": "<i>"}]}
+    schemas = [
+        RegisteredSchema(1, data.SCHEMAS[data.FLOW_TOPIC], subject="ndwflow-value", version=1),
+        RegisteredSchema(7, json.dumps(evolved), subject="ndwspeed-value", version=3),
+    ]
+    cluster = Cluster("127.0.0.1:1", "http://<b>:1")
+    run = report.Run(table, results, replay, [idle, batch], options, cluster, schemas, [])
     return run, report.write(tmp_path_factory.mktemp("page") / "page.html", run).read_text()
 
 
@@ -56,6 +69,18 @@ def test_rates_are_those_of_whole_seconds_and_batches_stand_where_they_ran(page)
     # The time of a progress report is cut to milliseconds, this test's to seconds.
     assert 3.25 + 0.75 <= middle <= 4.25 + 0.75
     assert (rate, width) == (600, 1.5)
+
+
+@pytest.mark.slow
+def test_the_page_has_the_fields_of_both_schemas(page):
+    flow, speed = re.findall(r'<table class="fields">(.*?)</table>', page[1], re.DOTALL)
+    assert "<code>ndwflow-value</code>, version 1, id 1" in flow
+    assert "<td>timestamp</td><td>timestamp-millis</td>" in flow
+    assert "<td>flow</td><td>int</td><td>vehicles an hour</td>" in flow
+    assert flow.count("<tr>") == 8
+    assert "<code>ndwspeed-value</code>, version 3, id 7" in speed
+    assert "<tr><td>a</td><td>null or array or enum</td><td>&lt;i&gt;</td></tr>" in speed
+    assert "the registry at http://&lt;b&gt;:1" in page[1]
 
 
 @pages.needs_browser

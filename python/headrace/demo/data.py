@@ -1,7 +1,8 @@
-"""The measurements: as rows, as Kafka records, and as the result that the pipeline must arrive at."""
+"""The measurements: as rows, as records with their schemas, and as the result that the pipeline must arrive at."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from dataclasses import dataclass
@@ -19,6 +20,34 @@ FLOW_TOPIC: Final = "ndwflow"
 SPEED_TOPIC: Final = "ndwspeed"
 END_SITE: Final = "end"
 """Site of the two records behind the last minute that let the stream's watermark pass it."""
+END_AFTER: Final = dt.timedelta(days=2)
+"""How far behind it they are."""
+
+
+def _field(name: str, kind: str | dict[str, str], doc: str) -> dict[str, object]:
+    return {"name": name, "type": kind, "doc": doc}
+
+
+def _schema(name: str, *measured: dict[str, object]) -> str:
+    """A record of Avro with OSPBench's fields, in its order."""
+    fields = [
+        _field("internalId", "string", "the lane"),
+        _field("lat", "double", "degrees north"),
+        _field("long", "double", "degrees east"),
+        *measured,
+        _field("accuracy", "int", "percent"),
+        # As if the clocks of the place showed UTC: Spark's watermarks take no local-timestamp-millis.
+        _field("timestamp", {"type": "long", "logicalType": "timestamp-millis"}, "the minute, in local time"),
+        _field("num_lanes", "int", "lanes at the site"),
+    ]
+    return json.dumps({"type": "record", "name": name, "namespace": "headrace.demo", "fields": fields})
+
+
+SCHEMAS: Final = {
+    FLOW_TOPIC: _schema("Flow", _field("flow", "int", "vehicles an hour"), _field("period", "int", "seconds")),
+    SPEED_TOPIC: _schema("Speed", _field("speed", "double", "km/h")),
+}
+"""Avro's JSON of each topic's values."""
 
 _MONIBAS: Final = re.compile(r"MONIBAS_(\d{3})\d(hrl|hrr|vw.)(\d{4})")
 _CARRIAGEWAY: Final = {"hrl": "left", "hrr": "right"}
@@ -31,9 +60,9 @@ class Minute:
     label: str
     """Local time, as in the data."""
     flow: pa.RecordBatch
-    """Records for the flow topic: key, value."""
+    """Records for the flow topic: key, a string, and value, a struct of its schema's fields."""
     speed: pa.RecordBatch
-    """Records for the speed topic: key, value."""
+    """The same for the speed topic."""
 
 
 def load() -> pa.Table:
@@ -46,9 +75,9 @@ def load() -> pa.Table:
 def minutes(table: pa.Table) -> Iterator[Minute]:
     """The measurements minute by minute, as records in the form of OSPBench."""
     kinds = {}
-    for kind in ("flow", "speed"):
+    for kind, topic in (("flow", FLOW_TOPIC), ("speed", SPEED_TOPIC)):
         rows = table.filter(pc.is_valid(table[kind]))
-        kinds[kind] = (rows, _records(rows, kind))
+        kinds[kind] = (rows, _records(rows, topic))
     stamps = table["timestamp"].unique().to_pylist()
     starts = {kind: _starts(rows, len(stamps)) for kind, (rows, _) in kinds.items()}
     for i, stamp in enumerate(stamps):
@@ -58,21 +87,9 @@ def minutes(table: pa.Table) -> Iterator[Minute]:
         yield Minute(stamp.strftime("%Y-%m-%d %H:%M"), flow, speed)
 
 
-def ending(last: str) -> Minute:
+def ending(last: Minute) -> Minute:
     """One record a topic, two days behind the last minute."""
-    stamp = f"{last[:8]}{int(last[8:10]) + 2:02d} 00:00:00"
-    return Minute(
-        "end",
-        *(
-            pa.record_batch(
-                {
-                    "key": pa.array([f"{END_SITE}/lane1".encode()]),
-                    "value": pa.array([json.dumps({"internalId": "lane1", kind: 0, "timestamp": stamp}).encode()]),
-                }
-            )
-            for kind in ("flow", "speed")
-        ),
-    )
+    return Minute("end", _ending(last.flow), _ending(last.speed))
 
 
 def expected(table: pa.Table) -> pa.Table:
@@ -97,20 +114,22 @@ def site_label(site: str) -> str:
     return f"A{road} km {km:.1f} {_CARRIAGEWAY.get(way, 'connecting road')}"
 
 
-def _records(rows: pa.Table, kind: str) -> pa.RecordBatch:
-    keys, values = [], []
-    for row in rows.to_pylist():
-        keys.append(f"{row['site']}/{row['lane']}".encode())
-        value = {"internalId": row["lane"], "lat": row["lat"], "long": row["long"], kind: row[kind]}
-        if kind == "flow":
-            value["period"] = row["period"]
-        value |= {
-            "accuracy": row["accuracy"],
-            "timestamp": row["timestamp"].strftime("%Y-%m-%d %H:%M:%S"),
-            "num_lanes": row["num_lanes"],
-        }
-        values.append(json.dumps(value, separators=(",", ":")).encode())
-    return pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+def _records(rows: pa.Table, topic: str) -> pa.RecordBatch:
+    fields = [field["name"] for field in json.loads(SCHEMAS[topic])["fields"]]
+    named = rows.append_column("internalId", rows["lane"])
+    at = named.column_names.index("timestamp")
+    named = named.set_column(at, "timestamp", rows["timestamp"].cast(pa.timestamp("ms", "UTC")))
+    keys = pc.binary_join_element_wise(rows["site"], rows["lane"], "/")
+    return pa.record_batch(
+        {"key": keys.combine_chunks(), "value": named.select(fields).to_struct_array().combine_chunks()}
+    )
+
+
+def _ending(records: pa.RecordBatch) -> pa.RecordBatch:
+    value = records["value"][0].as_py()
+    value["timestamp"] += END_AFTER
+    key = f"{END_SITE}/{value['internalId']}"
+    return pa.record_batch({"key": [key], "value": pa.array([value], records["value"].type)})
 
 
 def _starts(rows: pa.Table, count: int) -> list[int]:

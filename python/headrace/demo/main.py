@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.demo.cluster import cluster, say, schemas, topics
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +29,23 @@ IDLE_TIMEOUT_S = 10.0
 TOLERANCE = 1e-9
 """Relative difference allowed between two means of the same numbers added in another order."""
 
+_EPILOG: Final = """\
+Replays 68,400 real measurements of road traffic near Eindhoven into the topics ndwflow and ndwspeed, joins both per
+lane in Spark Structured Streaming, aggregates per site, compares the result with the table computed from the file
+(exit status 1 if they differ), and writes a page with pictures.
+
+Values are Avro. Their schemas are registered under ndwflow-value and ndwspeed-value, and the query reads columns by
+value.format=avro and schema.registry.url. The embedded registry ends with the demo: with --bootstrap alone, nobody
+can look up the schemas of the records that stay in the topics. --schema-registry-url keeps them in a registry that
+stays.
+
+examples:
+  headrace demo
+  headrace demo --minutes 300 --speed 60
+  headrace demo --bootstrap localhost:9092 --schema-registry-url http://localhost:8081
+      against any Kafka and registry, such as those of `headrace broker --registry`
+"""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
@@ -40,6 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="use this Kafka instead of an embedded broker")
     parser.add_argument(
+        "--schema-registry-url",
+        metavar="URL",
+        help="use this schema registry, which asks for no login, instead of an embedded one",
+    )
+    parser.add_argument(
         "--partitions", type=int, default=2, metavar="N", help="partitions of each topic that is created (default: 2)"
     )
     parser.add_argument(
@@ -51,11 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--minutes", type=int, metavar="N", help="play only the first N data minutes")
     parser.set_defaults(run=run)
-    parser.epilog = (
-        "Replays 68,400 real measurements of road traffic near Eindhoven into the topics ndwflow and ndwspeed, joins "
-        "both per lane in Spark Structured Streaming, aggregates per site, compares the result with the table computed "
-        "from the file (exit status 1 if they differ), and writes a page with pictures."
-    )
+    parser.epilog = _EPILOG
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,15 +92,16 @@ def run(options: argparse.Namespace) -> int:
         table = table.slice(0, sum(1 for t in table["timestamp"].to_pylist() if t <= stamps[-1].as_py()))
     wanted = data.expected(table)
     with ExitStack() as stack:
-        servers = stack.enter_context(cluster(options.bootstrap))
-        starting = topics(servers, options.partitions)
-        replay = Replay(servers, table, options.speed)
+        used = stack.enter_context(cluster(options.bootstrap, options.schema_registry_url))
+        starting = topics(used.bootstrap_servers, options.partitions)
+        registered = schemas(used.registry_url)
+        replay = Replay(used, table, options.speed)
         say("starting Spark")
         spark = stack.enter_context(spark_session())
         checkpoint = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
         stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
         results = pipeline.Results()
-        query = pipeline.start(spark, servers, starting, str(checkpoint), results)
+        query = pipeline.start(spark, used, starting, str(checkpoint), results)
         stack.callback(stop_idle, query)
         # The first, empty batch compiles the query; the replay's clock should not run against that.
         wait_for_first_batch(query)
@@ -92,48 +112,10 @@ def run(options: argparse.Namespace) -> int:
     differences = compare(wanted, results)
     if not finished:
         differences.insert(0, f"only {len(results)} of {wanted.num_rows} rows came out in time")
-    page = report.write(
-        options.report, report.Run(wanted, results, replay.progress, progress, options, servers, differences)
-    )
+    ran = report.Run(wanted, results, replay.progress, progress, options, used, registered, differences)
+    page = report.write(options.report, ran)
     summary(replay, results, wanted, differences, page)
     return 1 if differences else 0
-
-
-def say(text: str) -> None:
-    """One line on the terminal."""
-    sys.stderr.write(f"demo: {text}\n")
-
-
-@contextmanager
-def cluster(bootstrap_servers: str | None) -> Iterator[str]:
-    """The Kafka to use: the one given, or a broker of our own."""
-    from headrace.broker import Broker  # noqa: PLC0415
-
-    if bootstrap_servers is not None:
-        say("using the Kafka of --bootstrap")
-        yield bootstrap_servers
-        return
-    begun = time.perf_counter()
-    with Broker.start() as broker:
-        say(f"embedded broker serves on {broker.bootstrap_servers} after {(time.perf_counter() - begun) * 1000:.0f} ms")
-        yield broker.bootstrap_servers
-
-
-def topics(bootstrap_servers: str, partitions: int) -> dict[str, str]:
-    """Sees to it that the topics are there; where the query begins, so that older records are left alone."""
-    from headrace.admin import Admin  # noqa: PLC0415
-    from headrace.demo import data  # noqa: PLC0415
-
-    starting = {}
-    with Admin(bootstrap_servers) as admin:
-        there = set(admin.list_topics())
-        for name in (data.FLOW_TOPIC, data.SPEED_TOPIC):
-            if name not in there:
-                admin.create_topic(name, partitions, 1)
-            described = admin.describe_topics([name])[name]
-            ends = admin.list_offsets({(name, p.partition): "latest" for p in described.partitions})
-            starting[name] = json.dumps({name: {str(tp.partition): at.offset for tp, at in ends.items()}})
-    return starting
 
 
 @contextmanager

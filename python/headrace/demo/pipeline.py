@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headrace.demo.cluster import Cluster
+
 WATERMARK = "10 minutes"
 """Data time that a partition may lag behind the others; a quarter of a second at the demo's pace."""
 
@@ -45,38 +47,40 @@ class Results:
         return len(self.rows)
 
 
-def source(spark: SparkSession, bootstrap_servers: str, topic: str, starting: str) -> DataFrame:
-    """One of the two topics as a stream."""
+def source(spark: SparkSession, cluster: Cluster, topic: str, starting: str, fields: str) -> DataFrame:
+    """One of the two topics as a stream, whose values are structs of these fields of its schema."""
     return (
         spark.readStream.format("headrace")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
         .option("subscribe", topic)
         .option("startingOffsets", starting)
         .option("columns", "key,value,timestamp")
+        .option("key.format", "string")
+        .option("value.format", "avro")
+        .option("value.columns", fields)
+        .option("schema.registry.url", cluster.registry_url)
         .load()
     )
 
 
-def measurements(raw: DataFrame, kind: str, sql_type: str) -> DataFrame:
+def measurements(raw: DataFrame, kind: str) -> DataFrame:
     """Records as columns: site, lane, minute, the measurement, and when it was sent."""
-    schema = f"internalId string, {kind} {sql_type}, timestamp string"
-    parsed = F.from_json(F.col("value").cast("string"), schema)
     return raw.select(
-        F.split(F.col("key").cast("string"), "/")[0].alias("site"),
-        parsed["internalId"].alias("lane"),
-        F.to_timestamp(parsed["timestamp"]).alias("minute"),
-        parsed[kind].alias(kind),
+        F.split("key", "/")[0].alias("site"),
+        F.col("value.internalId").alias("lane"),
+        F.col("value.timestamp").alias("minute"),
+        F.col(f"value.{kind}"),
         F.unix_millis("timestamp").alias(f"{kind}_sent_ms"),
     ).withWatermark("minute", WATERMARK)
 
 
 def start(
-    spark: SparkSession, bootstrap_servers: str, starting: dict[str, str], checkpoint: str, results: Results
+    spark: SparkSession, cluster: Cluster, starting: dict[str, str], checkpoint: str, results: Results
 ) -> StreamingQuery:
     """Starts the query; its rows arrive in ``results``."""
-    flow = measurements(source(spark, bootstrap_servers, data.FLOW_TOPIC, starting[data.FLOW_TOPIC]), "flow", "int")
-    speed = measurements(
-        source(spark, bootstrap_servers, data.SPEED_TOPIC, starting[data.SPEED_TOPIC]), "speed", "double"
+    flow, speed = (
+        measurements(source(spark, cluster, topic, starting[topic], f"internalId,{kind},timestamp"), kind)
+        for kind, topic in (("flow", data.FLOW_TOPIC), ("speed", data.SPEED_TOPIC))
     )
     per_lane = flow.join(speed, ["site", "lane", "minute"], "inner")
     per_site = per_lane.groupBy("site", "minute").agg(

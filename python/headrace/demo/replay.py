@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 from headrace.demo import data
 from headrace.producer import Producer
+from headrace.registry import SchemaRegistry
+from headrace.values import Avro
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.demo.cluster import Cluster
 
 ACK_TIMEOUT_S = 30.0
 
@@ -38,10 +42,12 @@ class Progress:
 class Replay:
     """A thread that sends minute after minute."""
 
-    def __init__(self, bootstrap_servers: str, table: pa.Table, minutes_per_second: float) -> None:
+    def __init__(self, cluster: Cluster, table: pa.Table, minutes_per_second: float) -> None:
         """Prepares all records before the clock starts."""
         self.progress = Progress()
-        self._bootstrap = bootstrap_servers
+        self._bootstrap = cluster.bootstrap_servers
+        registry = SchemaRegistry(cluster.registry_url)
+        self._formats = {topic: Avro(schema, registry=registry) for topic, schema in data.SCHEMAS.items()}
         self._pace = minutes_per_second
         self._minutes = list(data.minutes(table))
         self.progress.minutes_total = len(self._minutes)
@@ -69,7 +75,7 @@ class Replay:
                         return
                     self._send(producer, minute)
                     progress.minutes, progress.label = i + 1, minute.label
-                self._send(producer, data.ending(self._minutes[-1].label))
+                self._send(producer, data.ending(self._minutes[-1]))
         except Exception as error:  # noqa: BLE001  (the main thread raises it)
             progress.error = error
         finally:
@@ -78,8 +84,8 @@ class Replay:
     def _send(self, producer: Producer, minute: data.Minute) -> None:
         # Each minute is acknowledged before the next is sent, so no partition ever runs ahead of another by more.
         sent = [
-            producer.send_arrow(data.FLOW_TOPIC, minute.flow),
-            producer.send_arrow(data.SPEED_TOPIC, minute.speed),
+            producer.send_arrow(topic, records, value=self._formats[topic])
+            for topic, records in ((data.FLOW_TOPIC, minute.flow), (data.SPEED_TOPIC, minute.speed))
         ]
         for future in sent:
             self.progress.records += future.result(ACK_TIMEOUT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import platform
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from headrace.demo.cluster import Cluster
     from headrace.demo.pipeline import Results
     from headrace.demo.replay import Progress
+    from headrace.registry import RegisteredSchema
 
 _COLOURS: Final = (
     "#0b7285",
@@ -54,7 +57,9 @@ class Run:
     replay: Progress
     batches: list[dict[str, Any]]
     options: argparse.Namespace
-    servers: str
+    cluster: Cluster
+    schemas: list[RegisteredSchema]
+    """Of the topics' values."""
     differences: list[str]
 
 
@@ -204,6 +209,23 @@ def _taken(run: Run) -> dict[str, list[float]]:
     return bars
 
 
+def _fields(schema: RegisteredSchema) -> str:
+    """A schema as a table of its fields."""
+    texts = [
+        (field["name"], _type(field["type"]), field.get("doc", "")) for field in json.loads(schema.schema)["fields"]
+    ]
+    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in texts)
+    name = f"<code>{html.escape(str(schema.subject))}</code>, version {schema.version}, id {schema.id}"
+    return f'<table class="fields"><caption>{name}</caption>{rows}</table>'
+
+
+def _type(kind: Any) -> str:
+    """A type of Avro in a word, or a union in several."""
+    if isinstance(kind, list):
+        return " or ".join(map(_type, kind))
+    return _type(kind.get("logicalType") or kind["type"]) if isinstance(kind, dict) else str(kind)
+
+
 def _page(run: Run, plots: dict[str, str]) -> str:
     delays = [delay for _, delay, _ in run.results.delays]
     took = (run.replay.ended or run.replay.started) - run.replay.started
@@ -220,7 +242,13 @@ def _page(run: Run, plots: dict[str, str]) -> str:
     ]
     shown = "".join(f'<div class="tile {kind}"><b>{value}</b><span>{what}</span></div>' for kind, value, what in tiles)
     differences = html.escape("\n".join(run.differences))
-    broker = f"Kafka at {html.escape(run.servers)}" if run.options.bootstrap else "headrace's embedded broker"
+    broker = (
+        f"Kafka at {html.escape(run.cluster.bootstrap_servers)}"
+        if run.options.bootstrap
+        else "headrace's embedded broker"
+    )
+    elsewhere = run.options.schema_registry_url
+    registry = f"the registry at {html.escape(elsewhere)}" if elsewhere else "headrace's embedded registry"
     here = files("headrace.demo")
     return Template((here / "report.html").read_text(encoding="utf-8")).substitute(
         style=(here / "report.css").read_text(encoding="utf-8") + _plots.STYLE,
@@ -229,6 +257,8 @@ def _page(run: Run, plots: dict[str, str]) -> str:
         tiles=shown,
         wrong="" if right else f"<section><h2>What differs</h2><pre>{differences}</pre></section>",
         broker=broker,
+        registry=registry,
+        schemas="".join(map(_fields, run.schemas)),
         machine=f"{os.cpu_count()} CPUs, {platform.system()} {platform.machine()}, Python {platform.python_version()}",
         version=__version__,
         watermark=WATERMARK,
