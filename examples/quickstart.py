@@ -15,6 +15,7 @@ import pyarrow as pa
 import headrace as hr
 
 TOPIC = "quickstart-orders"
+ORDER = hr.Json(pa.schema([("id", pa.int64()), ("amount", pa.int64())]))
 
 
 def main() -> None:
@@ -29,11 +30,11 @@ def main() -> None:
         orders = pa.table(
             {
                 "key": [f"customer-{i % 10}" for i in range(1000)],
-                "value": [f'{{"id": {i}, "amount": {i % 97}}}' for i in range(1000)],
+                "value": [{"id": i, "amount": i % 97} for i in range(1000)],
             }
         )
         with hr.Producer(servers, linger_ms=5, compression_type="zstd") as producer:
-            print(f"sent {producer.send_arrow(TOPIC, orders).result()} rows")
+            print(f"sent {producer.send_arrow(TOPIC, orders, value=ORDER).result()} rows")
             where = producer.send(TOPIC, b'{"id": 1000, "amount": 1}', key=b"customer-0").result()
             print(f"one more went to partition {where.partition}, offset {where.offset}")
 
@@ -45,11 +46,8 @@ def main() -> None:
             consumer.commit()
             print(f"the group has read {rows} rows and committed")
 
-        table = hr.read(servers, TOPIC).read_all()
-        top = duckdb.sql(
-            "select decode(key) as customer, sum(cast(decode(value) ->> 'amount' as int)) as amount "
-            'from "table" group by 1 order by 2 desc limit 3'
-        )
+        table = hr.read(servers, TOPIC, key=hr.Text(), value=ORDER).read_all()  # key is text, value a struct
+        top = duckdb.sql('select key, sum("value".amount) from "table" group by key order by 2 desc limit 3')
         print(f"{table.num_rows} rows read; best customers: {top.fetchall()}")
 
 

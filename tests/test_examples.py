@@ -30,15 +30,27 @@ def test_quickstart(cluster):
 
 @pytest.mark.spark
 def test_spark_stream():
-    assert "|sensor-0| 2000|" in run(EXAMPLES / "spark_stream.py")
+    assert "|sensor-0|    2000|   8.75|" in run(EXAMPLES / "spark_stream.py")
 
 
 def test_every_example_is_run():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "spark_stream.py"}
 
 
+def snippets():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_snippet_of_readme_with_a_schema():
+    [snippet] = [one for one in snippets() if "hr.Avro(" in one]
+    imports = "import headrace as hr\nimport pyarrow as pa\n"
+    out = run("-c", f"{imports}{snippet}\nprint(table['value'].to_pylist())")
+    assert out == "[{'id': 1, 'city': 'Berlin'}]\n"
+
+
 @pytest.mark.slow
 def test_the_first_snippet_of_readme():
-    snippet = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    snippet = snippets()[0]
     out = run("-c", f"{snippet}\nprint(batch.num_rows, orders['value'].to_pylist())")
     assert out == "3 [b'first', b'second', b'third']\n"
