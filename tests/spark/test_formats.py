@@ -257,7 +257,7 @@ def test_a_schema_that_spark_has_no_type_for_is_named(spark, broker, topic):
 
 def test_batches_are_cut_where_a_call_has_enough():
     """Through the columns of a task, without Spark: rows that stand for much come in parts."""
-    from headrace.spark.columns import columns_of, decoded  # noqa: PLC0415  (it imports Spark's types)
+    from headrace.spark.columns import columns_of, plain  # noqa: PLC0415  (it imports Spark's types)
 
     fields = {"type": "struct", "fields": [
         {"name": f"f{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(1000)]}  # fmt: skip
@@ -278,7 +278,7 @@ def test_batches_are_cut_where_a_call_has_enough():
             "offset": pa.array(range(rows), pa.int64()),
         }
     )
-    parts = list(decoded(columns_of(options.formats), batch))
+    parts = list(map(plain, columns_of(options.formats).parts(batch)))
     assert len(parts) > 1
     assert pa.Table.from_batches(parts)["offset"].to_pylist() == list(range(rows))
 

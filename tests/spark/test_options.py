@@ -100,6 +100,48 @@ REFUSED = [
 ]
 
 
+AVRO = {"value.format": "avro", "value.schema": '"int"', "value.on.error": "null", "deadLetterTopic": "dead"}
+NO_LETTERS = [
+    # what is given, over BASE and AVRO; what the message says
+    ({"deadLetterTopic": " "}, "deadLetterTopic is empty"),
+    ({"value.on.error": "raise"}, r"deadLetterTopic and value\.on\.error=raise \(the default\) exclude each other"),
+    ({"value.on.error": None}, r"deadLetterTopic and value\.on\.error=raise"),
+    ({"key.format": "int"}, r"deadLetterTopic and key\.on\.error=raise"),
+    (dict.fromkeys(AVRO, None) | {"deadLetterTopic": "dead"}, "deadLetterTopic has no effect without value.format"),
+    ({"deadLetterTopic": "t"}, "deadLetterTopic is t, which subscribe reads"),
+    ({"subscribe": "a, dead ,b"}, "deadLetterTopic is dead, which subscribe reads"),
+    ({"subscribe": None, "assign": '{"dead":[3]}'}, "deadLetterTopic is dead, which assign reads"),
+    ({"subscribe": None, "subscribePattern": "d.*"}, "deadLetterTopic is dead, which subscribePattern reads"),
+]
+
+
+@pytest.mark.parametrize("streaming", [True, False, None])
+@pytest.mark.parametrize(("options", "message"), NO_LETTERS)
+def test_source_refuses_dead_letters(options, streaming, message):
+    given = {name: value for name, value in {**BASE, **AVRO, **options}.items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        source_options(given, streaming=streaming)
+
+
+def test_dead_letters_go_to_a_topic_that_is_not_read():
+    for more in ({"subscribePattern": "dea"}, {"assign": '{"t":[0]}'}, {"subscribe": "t"}):
+        given = {"kafka.bootstrap.servers": "h:1", **AVRO, "DEADLETTERTOPIC": " dead ", **more}
+        del given["deadLetterTopic"]
+        assert source_options(given, streaming=True).dead_letter_topic == "dead"
+    assert source().dead_letter_topic is None
+
+
+def test_a_reader_of_rows_with_dead_letters_reads_their_headers():
+    options = source(**AVRO, **{"kafka.ssl.ca.location": "/ca.pem", "kafka.max.partition.fetch.bytes": "1"})
+    assert dict(options.reader)["include.headers"] == "true"
+    assert "headers" not in options.columns
+    assert dict(options.letters)["ssl.ca.location"] == "/ca.pem"
+    assert "max.partition.fetch.bytes" not in dict(options.letters)
+    assert "include.headers" not in dict(options.letters)
+    short = source(**AVRO, **{"kafka.default.api.timeout.ms": "7"})
+    assert dict(short.letters)["max.block.ms"] == "7"
+
+
 @pytest.mark.parametrize(("options", "streaming", "message"), REFUSED)
 def test_source_refuses(options, streaming, message):
     with pytest.raises(ConfigError, match=message):

@@ -21,7 +21,7 @@ from headrace.values import Avro, Format, Json, Protobuf, Text
 from headrace.values.format import Chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from pyspark.sql.types import StructField, StructType
 
@@ -144,21 +144,12 @@ def _of_spark(schema: dict[str, Any]) -> pa.Schema:
         raise SchemaError(f"it is no schema of Spark that has columns: {type(error).__name__}: {error}") from None
 
 
-def columns_of(specs: tuple[SideFormat, ...]) -> Columns:
-    """What decodes batches of a client."""
-    by_side = {spec.side: _format(spec) for spec in specs}
+def columns_of(specs: tuple[SideFormat, ...], *, reported: bool = False) -> Columns:
+    """What decodes batches of a client; ``reported`` adds the columns of ``on.error=column`` in any case."""
+    by_side = {spec.side: _format(replace(spec, on_error="column") if reported else spec) for spec in specs}
     found = Columns.of(by_side.get("key"), by_side.get("value"))
     assert found is not None  # noqa: S101  (the caller has a format)
     return found
-
-
-def decoded(columns: Columns, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch with columns of types that Spark has, in as many parts as it takes.
-
-    Raises:
-        DecodeError: a row is bad, and ``on.error`` is ``raise``.
-    """
-    return map(_plain_batch, columns.parts(batch))
 
 
 def fields(specs: tuple[SideFormat, ...]) -> dict[str, StructField]:
@@ -186,7 +177,8 @@ def fields(specs: tuple[SideFormat, ...]) -> dict[str, StructField]:
     return made
 
 
-def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A decoded batch with columns of types that Spark has."""
     columns, changed = [], False
     for column, of in zip(batch.columns, batch.schema, strict=True):
         wanted = _plain(of.type, of.name)

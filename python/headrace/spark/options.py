@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from headrace._options import common
 from headrace.errors import ConfigError
 from headrace.spark.formats import OPTIONS as FORMATS
 from headrace.spark.formats import SINK_OPTIONS as SINK_FORMATS
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+LETTER_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Largest dead letter, before compression: as much as a producer's ``buffer.memory``."""
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Offsets (or times) by topic and partition."""
@@ -60,6 +63,7 @@ SOURCE: Final = (
     "groupIdPrefix",
     "includeHeaders",
     "columns",
+    "deadLetterTopic",
     *FORMATS,
 )
 """The source's options, but for those of clients, which begin with ``kafka.`` or `OURS`."""
@@ -91,6 +95,12 @@ class Topics:
     """Topics, for ``subscribe``."""
     pattern: str = ""
     """Regular expression over whole topic names, for ``subscribePattern``."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a topic of this name is read, or would be if it were there."""
+        if self.kind == "subscribePattern":
+            return re.fullmatch(self.pattern, name) is not None
+        return name in self.names or name in self.assigned
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,8 @@ class SourceOptions:
     columns: tuple[str, ...] = COLUMNS
     formats: tuple[SideFormat, ...] = ()
     """Of keys and values that are columns and not bytes."""
+    dead_letter_topic: str | None = None
+    """Where rows that cannot be decoded go; no ``on.error`` of `formats` is ``raise`` then."""
 
     @property
     def begins_at_end(self) -> bool:
@@ -150,8 +162,24 @@ class SourceOptions:
             **dict(self.client),
             "enable.auto.commit": "false",
         }
-        if self.include_headers:
+        if self.include_headers or self.dead_letter_topic is not None:
             options["include.headers"] = "true"
+        return tuple(sorted(options.items()))
+
+    @property
+    def letters(self) -> tuple[tuple[str, str], ...]:
+        """Options of the producer of dead letters: those that every client takes, and the query's time-out.
+
+        How large a letter may be is for its topic to say, not for a default of the producer. Letters are compressed, as
+        their records may have been: with the headers of origin they are larger.
+        """
+        options = {
+            **common(self.client),
+            "acks": "all",
+            "compression.type": "zstd",
+            "max.block.ms": dict(self.reader)["default.api.timeout.ms"],
+            "max.request.size": str(LETTER_BYTES_MAX),
+        }
         return tuple(sorted(options.items()))
 
 
@@ -214,6 +242,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
         columns=_columns(given, headers=headers, formats=formats),
         formats=formats,
+        dead_letter_topic=_dead_letter_topic(given, topics, formats),
     )
 
 
@@ -398,6 +427,28 @@ def _columns(given: Mapping[str, str], *, headers: bool, formats: tuple[SideForm
     if unknown or not wanted:
         raise ConfigError(f"columns takes some of {', '.join(allowed)}, not {text!r}")
     return tuple(name for name in allowed if name.lower() in wanted)
+
+
+def _dead_letter_topic(given: Mapping[str, str], topics: Topics, formats: tuple[SideFormat, ...]) -> str | None:
+    name = given.get("deadlettertopic")
+    if name is None:
+        return None
+    name = name.strip()
+    if not name:
+        raise ConfigError("deadLetterTopic is empty; leave it out to send bad rows nowhere")
+    if not formats:
+        raise ConfigError("deadLetterTopic has no effect without value.format or key.format: nothing is decoded")
+    for spec in formats:
+        if spec.on_error == "raise":
+            raise ConfigError(
+                f"deadLetterTopic and {spec.side}.on.error=raise (the default) exclude each other, as a bad row would "
+                f"end the task: set {spec.side}.on.error to null or column"
+            )
+    if name in topics:
+        raise ConfigError(
+            f"deadLetterTopic is {name}, which {topics.kind} reads: its letters would come back as rows; name another"
+        )
+    return name
 
 
 def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import ExitStack, closing
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -22,7 +24,7 @@ from headrace.spark.offsets import OffsetReader
 from headrace.spark.planning import Positions, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterator
     from types import TracebackType
 
     import pyarrow as pa
@@ -41,6 +43,9 @@ def check_clients(options: SourceOptions) -> None:
     """
     with clients.admin(options.client), clients.range_reader(options.reader):
         pass
+    if options.dead_letter_topic is not None:
+        with clients.producer(options.letters):
+            pass
     clients.close_idle()
 
 
@@ -49,18 +54,36 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
 
     Raises:
         DataLossError: records of the range are gone.
+        DeadLetterError: a row that cannot be decoded did not reach ``deadLetterTopic``.
         DecodeError: a key or value cannot be decoded, and its ``on.error`` is ``raise``.
         KafkaTimeoutError: nothing arrived for ``kafkaConsumer.pollTimeoutMs``.
         OffsetOutOfRangeError: the broker refuses an offset that it says it has.
     """
+    with ExitStack() as opened:
+        # Closed by name: an error that is on its way keeps generators alive, and with them their clients.
+        rows: Iterator[pa.RecordBatch] = opened.enter_context(closing(_records(options, work)))
+        if options.formats:
+            from headrace.spark.columns import columns_of, plain  # noqa: PLC0415  (in the worker only)
+
+            dead = options.dead_letter_topic is not None
+            rows = chain.from_iterable(map(columns_of(options.formats, reported=dead).parts, rows))
+            if dead:
+                from headrace.spark.letters import after_letters  # noqa: PLC0415  (where there may be some)
+
+                rows = opened.enter_context(closing(after_letters(options, rows)))
+            rows = map(plain, rows)
+        for batch in rows:
+            yield batch.select(list(options.columns))
+
+
+def _records(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch, None, None]:
+    """The records of a range as bytes, with all columns that the client makes."""
     position = work.start
-    parts = _parts_of(options)
     while position < work.stop:
         try:
             for batch in _read_from(options, work, position):
                 position = cast("int", batch.column("offset")[-1].as_py()) + 1
-                for rows in parts(batch):
-                    yield rows.select(list(options.columns))
+                yield batch
         except (OffsetOutOfRangeError, KafkaTimeoutError):
             go_on = _after_loss(options, work, position)
             if go_on == position:
@@ -68,16 +91,6 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
             position = go_on
         else:
             return
-
-
-def _parts_of(options: SourceOptions) -> Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]:
-    """What makes of a batch of bytes one or more with the query's columns."""
-    if not options.formats:
-        return lambda batch: (batch,)
-    from headrace.spark.columns import columns_of, decoded  # noqa: PLC0415  (in the worker only)
-
-    columns = columns_of(options.formats)
-    return lambda batch: decoded(columns, batch)
 
 
 def _read_from(options: SourceOptions, work: Range, position: int) -> Iterator[pa.RecordBatch]:
@@ -116,6 +129,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks."""
+        _check_letters(self.options)
         offsets = OffsetReader(self.options)
         partitions = offsets.partitions()
         # The end first: records written between the two look-ups then lie behind it.
@@ -136,6 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._offsets = OffsetReader(options)
         self._initial: dict[str, Any] | None = None
         self._noted = False
+        self._checked = options.dead_letter_topic is None
         self._stop_at: Positions | None = None
         self._earliest: Positions = {}
         self._newest: Positions = {}
@@ -161,6 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A checkpoint keeps the ends of micro-batches alone. So the first one of a query that begins at the end of its
         topics is empty: its end notes where the query begins, which is another place when asked for after a restart.
         """
+        self._check_letters_once()
         first, self._noted = not self._noted, True
         if first and start == self._initial and self.options.begins_at_end:
             return start
@@ -190,6 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._noted and start == self._initial and self.options.begins_at_end:
             # The empty first micro-batch, after a restart before it was committed: what it notes is in its end.
             return []
+        self._check_letters_once()
         begin, stop = planning.from_json(start), planning.from_json(end)
         gone = sorted(set(begin) - set(stop))
         if gone:
@@ -225,6 +242,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Starts afresh in another process."""
         StreamReader.__init__(self, state["options"])
+
+    def _check_letters_once(self) -> None:
+        """Before the first plan: after a restart it may be that of a micro-batch whose end is known."""
+        if not self._checked:
+            _check_letters(self.options)
+            self._checked = True
 
     def _end(self, begin: Positions) -> Positions:
         """The ends of the partitions that the query reads now, without any limit."""
@@ -277,6 +300,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         self._last_batch_at = now
         return False
+
+
+def _check_letters(options: SourceOptions) -> None:
+    if options.dead_letter_topic is None:
+        return
+    from headrace.spark.letters import check_letters  # noqa: PLC0415  (where there may be some)
+
+    check_letters(options)
 
 
 def _end_quietly() -> None:
