@@ -14,6 +14,7 @@ from headrace._options import OptionValue, pairs
 from headrace._types import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables, Flow, Mapped, Partitions
 from headrace.aio._ledger import Committer, Part
+from headrace.aio._pending import Pending
 from headrace.aio.consumer import TURN_S, Consumer
 from headrace.errors import ClosedError, ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from headrace import _native
     from headrace.aio._ledger import Mark, Work
+    from headrace.values import Format
 
 Starts: TypeAlias = "Mapping[tuple[str, int], int] | Mapping[TopicPartition, int]"
 Topics: TypeAlias = "str | Iterable[str] | re.Pattern[str] | Iterable[tuple[str, int]] | Mapping[tuple[str, int], int]"
@@ -59,6 +61,9 @@ class Stream:
         topics: one or several topics, or a pattern of names, to subscribe to; or partitions to assign; or partitions
             with the offset where each begins.
         config: consumer options by Kafka's names; docs/options.md lists them.
+        key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
+        value: what values are, such as `headrace.Avro` (docs/values.md). After a `DecodeError` each further request for
+            that partition, or in a form over all partitions each request, raises it again.
         start_offsets: a function or coroutine function that is called with the partitions of each assignment and
             returns the offsets to begin at. Partitions that it leaves out begin at the committed offset, or else as
             ``auto.offset.reset`` says.
@@ -70,7 +75,7 @@ class Stream:
         **options: consumer options as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of range.
+        ConfigError: an option is unknown, unsupported or out of range, or ``key`` or ``value`` is no format.
         ValueError: ``topics`` is empty, or has both names and partitions.
     """
 
@@ -80,6 +85,8 @@ class Stream:
         topics: Topics,
         config: Mapping[str, OptionValue] | None = None,
         *,
+        key: Format | None = None,
+        value: Format | None = None,
         start_offsets: Callable[[list[TopicPartition]], Starts | Awaitable[Starts]] | None = None,
         commit_batches: int = 100,
         commit_interval_ms: float | None = None,
@@ -95,13 +102,15 @@ class Stream:
             settings["enable.auto.commit"] = "false"
         self._has_group = bool(settings.get("group.id"))
         self._wanted = _wanted(topics)
-        for name, value in (("commit_batches", commit_batches), ("commit_parallelism", commit_parallelism)):
-            if value < 1:
-                message = f"{name} is at least 1, not {value}"
+        for name, number in (("commit_batches", commit_batches), ("commit_parallelism", commit_parallelism)):
+            if number < 1:
+                message = f"{name} is at least 1, not {number}"
                 raise ValueError(message)
-        self._consumer = Consumer(None, settings)
+        self._consumer = Consumer(None, settings, key=key, value=value)
         self._native = self._consumer._native  # noqa: SLF001  (the same client with another face)
         self._lookout = self._consumer._lookout  # noqa: SLF001
+        columns = self._consumer._blocking._columns  # noqa: SLF001
+        self._pending = None if columns is None else Pending(columns)
         interval_ms = commit_interval_ms
         if interval_ms is None:
             interval_ms = float(settings.get("auto.commit.interval.ms", "5000"))
@@ -218,13 +227,19 @@ class Stream:
             raise KafkaTimeoutError(message, name="REQUEST_TIMED_OUT")
 
     async def __aenter__(self) -> Self:
-        """Subscribes to the topics, or assigns the partitions."""
+        """Subscribes to the topics, or assigns the partitions.
+
+        Raises:
+            ConfigError: ``group.id`` is not set, or several topics are read by a format that needs one.
+            SchemaRegistryError: the registry does not have the schema of the columns, or does not answer.
+        """
         if self._pulse is not None or self._stopped:
             message = "a stream is entered once; make another"
             raise UsageError(message, name="ILLEGAL_STATE")
         self._native.admit(self._start_offsets is not None, True)  # noqa: FBT003  (gated, on demand)
         try:
             if isinstance(self._wanted, dict):
+                await self._consumer._bind({topic for topic, _ in self._wanted})  # noqa: SLF001
                 await self._consumer._assign(list(self._wanted.items()))  # noqa: SLF001
             else:
                 await self._consumer.subscribe(self._wanted)
@@ -246,6 +261,8 @@ class Stream:
                 flow.leave()
             calls |= set(flow.close())
         tasks = [*self._tasks, *(task for task in (self._pulse, self._release) if task is not None)]
+        if self._pending is not None:
+            tasks += self._pending.close()
         for task in tasks:
             task.cancel()
         try:
@@ -269,20 +286,24 @@ class Stream:
         if loop.time() - self._turn > TURN_S:
             await asyncio.sleep(0)
             self._turn = loop.time()
-        number = None if part is None else part.number
         while True:
             self._raise_heard()
             if self._stopped or (part is not None and part.gone):
                 return None
-            taken = self._native.take(number, None)
+            work = self._pending_work(part)
+            if work is not None:
+                return work
+            taken = self._take(part)
             if taken is not None:
                 owner = self._part(taken.part)
                 if owner is not None:
-                    return owner.hand_out(chunks.batch(taken), taken.next_offset, taken.leader_epoch)
-            elif number is not None and self._native.has_rows(number) is None:
+                    work = self._work(owner, taken, chunks)
+                    if work is not None:
+                        return work
+            elif part is not None and self._native.has_rows(part.number) is None:
                 self._refresh()
             else:
-                await self._lookout.wait(number, None)
+                await self._wait(part)
                 self._turn = loop.time()
 
     async def next_part(self) -> Part | None:
@@ -344,6 +365,46 @@ class Stream:
             message = "a stream is read inside of its block: async with Stream(...) as stream"
             raise UsageError(message, name="ILLEGAL_STATE")
 
+    def _pending_work(self, part: Part | None) -> Work | None:
+        """Rows that were taken before and can be handed out now."""
+        if self._pending is None or not self._pending.has(part):
+            return None
+        # In this order: what the group does not want back by then, and is ours after that, is ours.
+        going = self._native.parts_going()
+        self._refresh()
+        return self._pending.next(part, going)
+
+    def _take(self, part: Part | None) -> _native.Taken | None:
+        """What the cache has, except of partitions whose rows are pending: theirs come first."""
+        pending = self._pending
+        if pending is None or not pending.has(part):
+            return self._native.take(None if part is None else part.number, None)
+        if part is not None:
+            return None
+        number = pending.first_without(self._native.parts_ready())
+        if number is not None:
+            return self._native.take(number, None)
+        # As a take of any partition does.
+        self._native.raise_error()
+        return None
+
+    def _work(self, part: Part, taken: _native.Taken, chunks: _native.Chunks) -> Work | None:
+        """The rows as they are handed out; None while their schema is looked up."""
+        batch = chunks.batch(taken)
+        if self._pending is None:
+            return part.hand_out(batch, taken.next_offset, taken.leader_epoch)
+        return self._pending.take_in(part, batch, taken.next_offset, taken.leader_epoch)
+
+    async def _wait(self, part: Part | None) -> None:
+        """Awaits that it is worth asking again."""
+        if self._pending is None or not self._pending.has(part):
+            await self._lookout.wait(None if part is None else part.number, None)
+        elif look_ups := self._pending.look_ups(part):
+            # Not for rows: those of the partition that waits for its schema would end the wait at once.
+            await asyncio.wait(look_ups, timeout=PULSE_S, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(PULSE_S)  # the group wants the partition back
+
     def _part(self, number: int) -> Part | None:
         if number not in self._parts:
             self._refresh()
@@ -362,7 +423,10 @@ class Stream:
         if now.keys() == self._parts.keys():
             return
         for number in self._parts.keys() - now.keys():
-            self._committer.remove(self._parts.pop(number))
+            part = self._parts.pop(number)
+            self._committer.remove(part)
+            if self._pending is not None:
+                self._pending.remove(part)
         # Not every form takes what is offered.
         self._offered = deque(part for part in self._offered if not part.gone)
         new = [Part(number, name) for number, name in now.items() if number not in self._parts]
