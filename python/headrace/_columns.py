@@ -207,7 +207,8 @@ def bad_rows(rows: _Rows) -> _Rows:
         rows: a batch, or a table of batches, of a client whose format has ``on_error="column"``.
 
     Returns:
-        The columns key and value (bytes), timestamp and headers. The headers are those of the record, if the client has
+        The columns key and value (bytes), timestamp (null where the record has none) and headers. The headers are those
+        of the record, if the client has
         ``include_headers=True``, and the ones by which Kafka Connect says where a record comes from:
         ``__connect.errors.topic``, ``__connect.errors.partition``, ``__connect.errors.offset`` and
         ``__connect.errors.exception.message``.
@@ -236,11 +237,19 @@ def bad_rows(rows: _Rows) -> _Rows:
     bad = [row for at in pc.indices_nonzero(is_bad).to_pylist() for row in chosen.slice(at, 1).to_pylist()]
     columns = [
         *(pa.array([row[name] for row in bad], pa.binary()) for name in taken),
-        pa.array([row["timestamp"] for row in bad], rows.schema.field("timestamp").type),
+        _dated(pa.array([row["timestamp"] for row in bad], rows.schema.field("timestamp").type)),
         pa.array([_headers(row, errors) for row in bad], HEADERS),
     ]
     made: _Rows = type(rows).from_arrays(columns, names=[*SIDES, "timestamp", "headers"])
     return made
+
+
+def _dated(at: pa.Array) -> pa.Array:
+    """Times of records, without those before 1970, with which none can be sent: theirs is that of their sending.
+
+    A record without a timestamp, as very old clients have written, reads as one of 1 ms before 1970.
+    """
+    return pc.if_else(pc.less(at, pa.scalar(0, at.type)), pa.scalar(None, at.type), at)
 
 
 def _headers(row: dict[str, Any], errors: list[str]) -> list[dict[str, str | bytes | None]]:

@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import headrace as hr
 from headrace.errors import ConfigError
+from headrace.registry import SchemaReference
 from headrace.spark.options import source_options
 from tests.values.test_avro import framed
 
@@ -73,6 +74,26 @@ def test_rows_of_two_schemas_are_columns_of_the_newest(spark, broker, topic):
     )  # fmt: skip
     assert some.schema.simpleString() == "struct<value:struct<id:bigint>,offset:bigint>"
     assert [row.value.id for row in some.where("value is not null").collect()] == [1, 2]
+
+
+def test_what_headers_and_documents_say_of_schemas_is_found(spark, broker, topic):
+    registry = hr.SchemaRegistry(broker.registry_url)
+    form = hr.Avro(V1, registry=registry, schema_id="header")
+    with hr.Producer(broker.bootstrap_servers) as producer:
+        producer.send_arrow(topic, pa.table({"value": pa.array([{"id": 1}, {"id": 2}])}), value=form)
+    url = broker.registry_url
+    df = load(spark, broker, topic, value_format="avro", schema_registry_url=url, columns="value")
+    assert df.schema.simpleString() == "struct<value:struct<id:bigint>>"
+    assert sorted(row.value.id for row in df.collect()) == [1, 2]
+    other = f"{topic}-json"
+    registry.register("price", '{"type": "object", "properties": {"cents": {"type": "integer"}}}', schema_type="JSON")
+    registry.register(
+        f"{other}-value", '{"type": "object", "properties": {"price": {"$ref": "price.json"}}}', schema_type="JSON",
+        references=[SchemaReference("price.json", "price", 1)],
+    )  # fmt: skip
+    send(broker, other, [b'{"price": {"cents": 3}}'])
+    df = load(spark, broker, other, value_format="json", schema_registry_url=url)
+    assert df.select("value.price.cents").first()[0] == 3
 
 
 ORDER = """syntax = "proto3"; import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";

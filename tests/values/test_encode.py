@@ -177,6 +177,47 @@ def test_each_row_of_a_union_is_the_branch_that_has_a_value():
         hr.encode(pa.array([{"a": {"member7": 1}, "b": []}]), form)
 
 
+def test_what_json_has_no_place_for_is_kept_or_refused():
+    counts = pa.map_(pa.string(), pa.int32())
+    of = pa.schema([("counts", counts), ("nested", pa.list_(pa.map_(pa.string(), counts)))])
+    rows = [
+        {"counts": [("a", None), ('"b', 1)], "nested": [[("x", [("y", None)]), ("z", None)]]},
+        {"counts": [], "nested": None},
+        {"counts": None, "nested": [[], None]},
+    ]
+    column = pa.array(rows, pa.struct(list(of)))
+    encoded = hr.encode(column, hr.Json(of))
+    assert json.loads(encoded[0].as_py()) == {
+        "counts": {"a": None, '"b': 1},
+        "nested": [{"x": {"y": None}, "z": None}],
+    }
+    assert hr.decode(encoded, hr.Json(of)) == column
+    assert hr.encode(column.slice(1), hr.Json(of)).to_pylist() == encoded.to_pylist()[1:]
+    for kind, last, beyond in [
+        (pa.date32(), 2_932_896, 2_932_897),
+        (pa.date32(), -719_528, -719_529),
+        (pa.timestamp("ms", "UTC"), 253_402_300_799_999, 253_402_300_800_000),
+        (pa.timestamp("us", "UTC"), -62_167_219_200_000_000, -62_167_219_200_000_001),
+    ]:
+        form = hr.Json(pa.schema([("at", kind)]))
+        made = pa.StructArray.from_arrays([pa.array([last], kind)], ["at"])
+        assert hr.decode(hr.encode(made, form), form) == made
+        wrong = pa.StructArray.from_arrays([pa.array([None, beyond], kind)], ["at"])
+        with pytest.raises(SchemaError, match=r"field at: .* in row 1 is no time of the years 0 to 9999"):
+            hr.encode(wrong, form)
+
+
+def test_a_time_without_a_zone_is_not_taken_for_one_with():
+    at = {"type": "long", "logicalType": "timestamp-millis"}
+    for logical, zone, why in [
+        ("timestamp-millis", None, "without a time zone is not written as one with"),
+        ("local-timestamp-millis", "UTC", "with a time zone is not written as one without"),
+    ]:
+        of = {"type": "record", "name": "R", "fields": [{"name": "at", "type": {**at, "logicalType": logical}}]}
+        with pytest.raises(SchemaError, match=f"field at: a timestamp {why}: cast it first"):
+            hr.encode(pa.table({"at": pa.array([0], pa.timestamp("ms", zone))}), hr.Avro(of))
+
+
 def test_schemas_that_are_not_written_are_named():
     fixed = [{"type": "fixed", "name": f"F{size}", "size": size} for size in range(129)]
     many = {"type": "record", "name": "R", "fields": [{"name": "a", "type": fixed}]}

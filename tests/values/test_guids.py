@@ -22,6 +22,7 @@ import headrace as hr
 from headrace import _native
 from headrace.errors import ConfigError, DecodeError, SchemaError, SchemaRegistryError
 from headrace.registry import SchemaReference
+from headrace.values.sending import encoded
 
 TIMEOUT = 30
 pytestmark = pytest.mark.timeout(300)
@@ -278,7 +279,7 @@ def test_what_takes_a_registry_that_knows_guids_says_so(registry, monkeypatch, t
     monkeypatch.setattr(registry, "schema", lambda number: found.__class__(number, found.schema))
     table = pa.table({"value": pa.array([{"id": 1}])})
     with pytest.raises(SchemaRegistryError, match=f"gives schema id {found.id} no GUID"):
-        hr.values.sending.encoded(table, topic, key=None, value=form)
+        encoded(table, topic, key=None, value=form)
 
 
 def test_headers_of_another_type_are_refused():

@@ -40,6 +40,14 @@ impl Collected {
         self.add(row, |_, _| Err(Failure::from(why)));
     }
 
+    /// Adds a null for a row that was bad when it was read before.
+    pub(crate) fn bad_again(&mut self, why: &RowError) {
+        self.null();
+        if !self.full {
+            self.errors.push(why.clone());
+        }
+    }
+
     pub(crate) fn null(&mut self) {
         let fits = self.full || self.budget.fill(self.column.null_bytes()) || self.column.len() == 0;
         self.full |= !fits;

@@ -216,6 +216,12 @@ fn cast(given: &ArrayRef, of: &DataType) -> Result<ArrayRef, String> {
     if from_text && !to_text && !matches!(of, DataType::Binary | DataType::FixedSizeBinary(_)) {
         return Err(format!("a text is not written as {of}"));
     }
+    if let (DataType::Timestamp(_, from), DataType::Timestamp(_, to)) = (given.data_type(), of)
+        && from.is_some() != to.is_some()
+    {
+        let (has, has_not) = if from.is_some() { ("with", "without") } else { ("without", "with") };
+        return Err(format!("a timestamp {has} a time zone is not written as one {has_not}: cast it first"));
+    }
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let made = cast_with_options(given, of, &options).map_err(|error| error.to_string())?;
     if of.is_numeric() || of.is_temporal() {

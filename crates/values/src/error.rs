@@ -197,6 +197,11 @@ pub(crate) fn repeated(why: &str) -> String {
     why.chars().take(CHARS_MAX).collect()
 }
 
+/// What was wrong with a row when all were read before, in the order of rows.
+pub(crate) fn of_row(errors: &[RowError], row: usize) -> Option<&RowError> {
+    errors.binary_search_by_key(&row, |error| error.row).ok().and_then(|at| errors.get(at))
+}
+
 /// An error on its way up, to which each type adds its name. A pointer, so that a value that is decoded well costs no more
 /// than a word.
 #[derive(Debug)]
@@ -232,6 +237,11 @@ impl Failure {
     /// Whether a call has as much as it may have, so that a row that fails may do well in the next one.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self.0.kind, RowErrorKind::TooLarge | RowErrorKind::Items | RowErrorKind::Filler)
+    }
+
+    /// Whether it is a text that is not UTF-8.
+    pub(crate) fn is_text(&self) -> bool {
+        self.0.kind == RowErrorKind::Utf8
     }
 
     pub(crate) fn into_kind(self) -> RowErrorKind {

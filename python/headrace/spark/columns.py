@@ -72,7 +72,7 @@ def _format(spec: SideFormat) -> Format:
     if spec.name == "protobuf":
         return Protobuf(spec.schema, message=spec.message, references=dict(spec.references), **chosen)
     if spec.name == "json":
-        return Json(_json_schema(str(spec.schema)), **chosen)
+        return Json(_json_schema(str(spec.schema)), references=dict(spec.references), **chosen)
     return Text(_TEXTS[spec.name], on_error=on_error)
 
 

@@ -52,6 +52,11 @@ class SideFormat:
     """Options of the registry's client; none without one."""
 
     @property
+    def names_schema_in_headers(self) -> bool:
+        """Whether a record's headers may say which schema its rows were written with."""
+        return bool(self.registry) and self.name in {"avro", "protobuf"}
+
+    @property
     def reported(self) -> tuple[str, ...]:
         """The columns that ``on.error=column`` adds of this side."""
         if self.on_error != "column":

@@ -6,9 +6,6 @@ from collections import deque
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from headrace._columns import SIDES, bad_rows
 from headrace.errors import KafkaError, KafkaTimeoutError, UnknownTopicOrPartitionError, UsageError
 from headrace.spark import clients
@@ -16,6 +13,8 @@ from headrace.spark import clients
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
     from concurrent.futures import Future
+
+    import pyarrow as pa
 
     from headrace.producer import Producer
     from headrace.spark.options import SourceOptions
@@ -105,17 +104,7 @@ def _send(producer: Producer, topic: str, batch: pa.RecordBatch) -> Iterator[Fut
     for start in range(0, batch.num_rows, ROWS_MAX):
         letters = bad_rows(batch.slice(start, ROWS_MAX))
         if letters.num_rows:
-            yield producer.send_arrow(topic, _dated(letters))
-
-
-def _dated(letters: pa.RecordBatch) -> pa.RecordBatch:
-    """Letters without times before 1970, with which no record can be sent: theirs is that of their sending.
-
-    A record without a timestamp, as very old clients have written, reads as one of 1 ms before 1970.
-    """
-    at = letters.column("timestamp")
-    sent = pc.if_else(pc.less(at, pa.scalar(0, at.type)), pa.scalar(None, at.type), at)
-    return letters.set_column(letters.schema.names.index("timestamp"), "timestamp", sent)
+            yield producer.send_arrow(topic, letters)
 
 
 def _acknowledged(topic: str, batch: pa.RecordBatch, sent: list[Future[int]]) -> pa.RecordBatch:

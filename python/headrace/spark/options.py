@@ -162,7 +162,8 @@ class SourceOptions:
             **dict(self.client),
             "enable.auto.commit": "false",
         }
-        if self.include_headers or self.dead_letter_topic is not None:
+        in_headers = any(spec.names_schema_in_headers for spec in self.formats)
+        if self.include_headers or in_headers or self.dead_letter_topic is not None:
             options["include.headers"] = "true"
         return tuple(sorted(options.items()))
 

@@ -113,10 +113,11 @@ def decode(rows: pa.Array | pa.ChunkedArray, format: Format) -> pa.Array | pa.Ch
         message = f"rows are a pyarrow.Array or ChunkedArray, and not {type(rows).__name__}"
         raise TypeError(message)
     parts = _parts(rows, format, 0)
-    if len(parts) > 1:
+    try:
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    except pa.ArrowInvalid:
         message = "the values are too large for one array: decode fewer rows at a time, or a ChunkedArray"
-        raise ValueError(message)
-    return parts[0]
+        raise ValueError(message) from None
 
 
 def encode(columns: pa.StructArray | pa.RecordBatch | pa.Table, format: Format) -> pa.Array | pa.ChunkedArray:  # noqa: A002

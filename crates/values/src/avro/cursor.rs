@@ -8,6 +8,8 @@ use super::schema::{AvroSchema, Kind, TypeId};
 use crate::budget::Budget;
 use crate::error::{Result, RowErrorKind, fail};
 
+/// The most items of one block of an array that take no bytes, such as nulls: so a count costs no time that its bytes do not.
+const EMPTY_MAX: usize = 1 << 16;
 /// How deep values may be nested in what is skipped: a schema that contains itself sets no limit of its own.
 const SKIP_DEPTH_MAX: usize = 500;
 
@@ -154,8 +156,8 @@ impl<'a> Cursor<'a> {
         } else {
             (count, None)
         };
-        let Ok(items) = usize::try_from(count) else { return fail(RowErrorKind::Length(count)) };
-        Ok((items, bytes))
+        let items = usize::try_from(count).ok().filter(|items| *items <= self.rest.len() + EMPTY_MAX);
+        items.map_or_else(|| fail(RowErrorKind::Length(count)), |items| Ok((items, bytes)))
     }
 
     /// Reads one item of an array or a map. Their number is bounded by the bytes that they take, and by a count of those

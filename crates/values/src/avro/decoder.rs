@@ -12,7 +12,7 @@ use super::rows::{Plan, RowReader};
 use super::schema::AvroSchema;
 use super::target::{Target, Targets};
 use crate::column::{Column, Shape};
-use crate::error::{Decoded, Result, RowError, RowErrorKind, SchemaError, repeated};
+use crate::error::{Decoded, Result, RowError, RowErrorKind, SchemaError, of_row, repeated};
 use crate::framing::Framing;
 use crate::input::{Rows, with_rows};
 use crate::wanted::Wanted;
@@ -120,35 +120,37 @@ impl AvroDecoder {
     pub fn decode(&self, rows: &dyn Array) -> Result<Decoded, ArrowError> {
         let len = rows.len();
         with_rows(rows, |rows| {
-            let (column, errors) = self.read(rows, len, false)?;
+            let (column, errors) = self.read(rows, len, None)?;
+            let rows_read = column.len();
             if let Ok(values) = column.finish(&self.shape.data_type) {
                 return Ok(Decoded { values, errors });
             }
             // Arrow has found a text that is not UTF-8, and not in which row.
-            let (column, mut again) = self.read(rows, len, true)?;
-            // A row that was bad before is bad for the same reason, whatever its neighbours are.
-            for error in again.iter_mut().filter(|error| error.kind == RowErrorKind::Utf8) {
-                if let Ok(at) = errors.binary_search_by_key(&error.row, |error| error.row)
-                    && let Some(before) = errors.get(at)
-                {
-                    error.clone_from(before);
-                }
-            }
-            Ok(Decoded { values: column.finish(&self.shape.data_type)?, errors: again })
+            let (column, errors) = self.read(rows, rows_read, Some(&errors))?;
+            Ok(Decoded { values: column.finish(&self.shape.data_type)?, errors })
         })?
     }
 
+    /// Reads so many rows. With the errors of when they were read before, each text is looked at; those rows stay as they
+    /// were, so that they are bad for the same reason, whatever their neighbours are.
     fn read(
         &self,
         rows: &dyn Rows,
         len: usize,
-        each_text: bool,
+        before: Option<&[RowError]>,
     ) -> Result<(Column, Vec<RowError>), ArrowError> {
+        let each_text = before.is_some();
         let column = Column::for_rows(&self.shape, len);
         let column = column.ok_or_else(|| ArrowError::SchemaError("a type has no column".to_owned()))?;
         let mut reader = RowReader::new(&self.reader, column, each_text);
         let mut last: Option<(u32, Option<&Writer>)> = None;
         rows.for_each(&mut |row, bytes| {
+            if row >= len {
+                return;
+            }
+            if let Some(why) = before.and_then(|before| of_row(before, row)) {
+                return reader.bad_again(why);
+            }
             let Some(bytes) = bytes else { return reader.null() };
             let (id, bytes) = match self.framing.split(bytes) {
                 Ok(found) => found,

@@ -91,6 +91,14 @@ impl<'a> RowReader<'a> {
         }
     }
 
+    /// Adds a null for a row that was bad when it was read before.
+    pub(super) fn bad_again(&mut self, why: &RowError) {
+        self.null();
+        if !self.full {
+            self.errors.push(why.clone());
+        }
+    }
+
     /// All rows, and what was wrong with some.
     pub(super) fn end(mut self) -> (Column, Vec<RowError>) {
         self.read_waiting();

@@ -4,16 +4,25 @@ use std::sync::Arc;
 
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions, StructArray};
-use arrow_buffer::NullBuffer;
-use arrow_json::LineDelimitedWriter;
-use arrow_schema::{DataType, FieldRef, Fields, Schema};
+use arrow_array::types::{
+    Date32Type, Float32Type, Float64Type, TimestampMicrosecondType, TimestampMillisecondType,
+};
+use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions, StringArray, StructArray};
+use arrow_buffer::{ArrowNativeType, NullBuffer};
+use arrow_cast::display::array_value_to_string;
+use arrow_json::writer::{
+    Encoder, EncoderFactory, EncoderOptions, LineDelimited, NullableEncoder, WriterBuilder, make_encoder,
+};
+use arrow_schema::{ArrowError, DataType, FieldRef, Fields, Schema, TimeUnit};
 
 use super::target;
 use crate::column::Shape;
 use crate::conform::{self, Conformed, failed, joined};
 use crate::error::SchemaError;
+
+/// The days of the years 0 to 9999, from 1970 on.
+const DAYS: std::ops::RangeInclusive<i64> = -719_528..=2_932_896;
+const TIME: &str = "time of the years 0 to 9999, which RFC 3339 has";
 
 /// Writes rows of one type.
 #[derive(Debug, Clone)]
@@ -47,7 +56,7 @@ impl JsonEncoder {
     /// A column is missing or unknown, is null where its field is not, or has a value that JSON does not have.
     pub fn encode(&self, columns: &StructArray, id: Option<u32>) -> Conformed<BinaryArray> {
         let rows = conform::rows(&self.shape, columns)?;
-        check_finite(&rows, None, "")?;
+        check_values(&rows, None, "")?;
         let rows = rows.as_struct();
         let DataType::Struct(fields) = &self.shape.data_type else {
             return Err(failed("", "it is no struct"));
@@ -55,7 +64,9 @@ impl JsonEncoder {
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let schema = Arc::new(Schema::new(fields.clone()));
         let batch = RecordBatch::try_new_with_options(schema, rows.columns().to_vec(), &options);
-        let mut writer = LineDelimitedWriter::new(Vec::new());
+        let mut writer = WriterBuilder::new()
+            .with_encoder_factory(Arc::new(MapsWithNulls))
+            .build::<_, LineDelimited>(Vec::new());
         writer.write(&batch.map_err(|error| failed("", error))?).map_err(|error| failed("", error))?;
         let written = writer.into_inner();
         let header = id.map(|id| [&[0][..], &id.to_be_bytes()].concat()).unwrap_or_default();
@@ -108,30 +119,97 @@ fn renewed_all(fields: &Fields, children: &[Shape]) -> DataType {
     DataType::Struct(renewed.collect())
 }
 
-/// Raises for a number that is none of JSON, which arrow-json would write as a null. Where `masked` is null nobody looks.
-fn check_finite(column: &ArrayRef, masked: Option<&NullBuffer>, path: &str) -> Conformed<()> {
-    let seen = NullBuffer::union(masked, column.nulls());
-    let check = |row: usize, is_finite: bool, shown: &dyn Fn() -> String| {
-        if is_finite || seen.as_ref().is_some_and(|seen| seen.is_null(row)) {
-            return Ok(());
+/// Writes maps with their values that are null, which arrow-json leaves out as it does fields.
+#[derive(Debug)]
+struct MapsWithNulls;
+
+impl EncoderFactory for MapsWithNulls {
+    fn make_default_encoder<'a>(
+        &self,
+        _field: &'a FieldRef,
+        array: &'a dyn Array,
+        options: &'a EncoderOptions,
+    ) -> Result<Option<NullableEncoder<'a>>, ArrowError> {
+        let Some(map) = array.as_map_opt() else { return Ok(None) };
+        let ([_, field], Some(keys)) = (&map.entries().fields()[..], map.keys().as_string_opt::<i32>())
+        else {
+            return Ok(None);
+        };
+        let values = make_encoder(field, map.values(), options)?;
+        let encoder = MapEncoder { offsets: map.value_offsets(), keys, values };
+        Ok(Some(NullableEncoder::new(Box::new(encoder), map.nulls().cloned())))
+    }
+}
+
+struct MapEncoder<'a> {
+    offsets: &'a [i32],
+    keys: &'a StringArray,
+    values: NullableEncoder<'a>,
+}
+
+impl Encoder for MapEncoder<'_> {
+    fn encode(&mut self, row: usize, to: &mut Vec<u8>) {
+        let ends = self.offsets.get(row..row + 2).unwrap_or_default();
+        let (first, end) =
+            (ends.first().map_or(0, |at| at.as_usize()), ends.last().map_or(0, |at| at.as_usize()));
+        to.push(b'{');
+        for entry in first..end {
+            if entry > first {
+                to.push(b',');
+            }
+            to.extend_from_slice(serde_json::Value::from(self.keys.value(entry)).to_string().as_bytes());
+            to.push(b':');
+            if self.values.is_null(entry) {
+                to.extend_from_slice(b"null");
+            } else {
+                self.values.encode(entry, to);
+            }
         }
-        Err(failed(path, format!("{} in row {row} is no number of JSON", shown())))
+        to.push(b'}');
+    }
+}
+
+/// Raises for a number that is none of JSON, which arrow-json would write as a null, and for a time that RFC 3339 does not
+/// write. Where `masked` is null nobody looks.
+fn check_values(column: &ArrayRef, masked: Option<&NullBuffer>, path: &str) -> Conformed<()> {
+    let seen = NullBuffer::union(masked, column.nulls());
+    let all = |is_good: &dyn Fn(usize) -> bool, what: &str| {
+        let looked_at = |row: &usize| seen.as_ref().is_none_or(|seen| seen.is_valid(*row));
+        let Some(row) = (0..column.len()).find(|row| !is_good(*row) && looked_at(row)) else { return Ok(()) };
+        let shown = array_value_to_string(column, row).unwrap_or_default();
+        Err(failed(path, format!("{shown} in row {row} is no {what}")))
+    };
+    let times = |values: &[i64], in_a_day: i64| {
+        let is_written =
+            |row: usize| values.get(row).is_some_and(|of| DAYS.contains(&of.div_euclid(in_a_day)));
+        all(&is_written, TIME)
     };
     match column.data_type() {
         DataType::Float32 => {
-            let values = column.as_primitive::<Float32Type>().values().iter().enumerate();
-            values.into_iter().try_for_each(|(row, of)| check(row, of.is_finite(), &|| of.to_string()))
+            let values = column.as_primitive::<Float32Type>();
+            all(&|row| values.value(row).is_finite(), "number of JSON")
         }
         DataType::Float64 => {
-            let values = column.as_primitive::<Float64Type>().values().iter().enumerate();
-            values.into_iter().try_for_each(|(row, of)| check(row, of.is_finite(), &|| of.to_string()))
+            let values = column.as_primitive::<Float64Type>();
+            all(&|row| values.value(row).is_finite(), "number of JSON")
         }
+        DataType::Date32 => {
+            let values = column.as_primitive::<Date32Type>();
+            all(&|row| DAYS.contains(&i64::from(values.value(row))), TIME)
+        }
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            times(column.as_primitive::<TimestampMillisecondType>().values(), 86_400_000)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            times(column.as_primitive::<TimestampMicrosecondType>().values(), 86_400_000_000)
+        }
+        // In nanoseconds there are only years that are written.
         // Items below lists that are null have become none when columns were brought to their types.
-        DataType::List(_) => check_finite(column.as_list::<i32>().values(), None, &format!("{path}[]")),
-        DataType::Map(..) => check_finite(column.as_map().values(), None, &format!("{path}[]")),
+        DataType::List(_) => check_values(column.as_list::<i32>().values(), None, &format!("{path}[]")),
+        DataType::Map(..) => check_values(column.as_map().values(), None, &format!("{path}[]")),
         DataType::Struct(fields) => {
             column.as_struct().columns().iter().zip(fields).try_for_each(|(column, field)| {
-                check_finite(column, seen.as_ref(), &joined(path, field.name()))
+                check_values(column, seen.as_ref(), &joined(path, field.name()))
             })
         }
         _ => Ok(()),

@@ -11,6 +11,8 @@ use crate::error::SchemaError;
 const COLUMNS_MAX: usize = 10_000;
 /// How deep columns may be nested.
 const DEPTH_MAX: usize = 60;
+/// So many fields of a struct are found without a table.
+const COMPARED_MAX: usize = 16;
 
 /// A column, and what stands for it in JSON.
 #[derive(Debug, Clone)]
@@ -54,6 +56,10 @@ impl Fields {
 
     /// The number of a field.
     pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
+        // A few lengths are looked at in less time than one hash takes.
+        if self.each.len() <= COMPARED_MAX {
+            return self.each.iter().position(|(field, _)| field.as_bytes() == name);
+        }
         self.by_name.get(name).copied()
     }
 }
@@ -112,7 +118,7 @@ fn target(
         DataType::Map(entries, false) => {
             let DataType::Struct(pair) = entries.data_type() else { return Err(not_taken(of, path)) };
             let [key, value] = &pair[..] else { return Err(not_taken(of, path)) };
-            if key.data_type() != &DataType::Utf8 {
+            if key.data_type() != &DataType::Utf8 || key.is_nullable() {
                 return Err(not_taken(of, path));
             }
             let (value, shape) = child(value, "[]")?;

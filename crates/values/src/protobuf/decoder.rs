@@ -13,7 +13,7 @@ use super::plan::{Message, Planner};
 use super::schema::ProtobufSchema;
 use crate::collected::Collected;
 use crate::column::{Column, Shape};
-use crate::error::{Decoded, Failure, Result, RowError, RowErrorKind, SchemaError, fail, repeated};
+use crate::error::{Decoded, Failure, Result, RowError, RowErrorKind, SchemaError, fail, of_row, repeated};
 use crate::framing::Framing;
 use crate::input::{Rows, with_rows};
 use crate::wanted::Wanted;
@@ -109,26 +109,36 @@ impl ProtobufDecoder {
     pub fn decode(&self, rows: &dyn Array) -> Result<Decoded, ArrowError> {
         let len = rows.len();
         with_rows(rows, |rows| {
-            let (column, errors) = self.read(rows, len, false)?;
+            let (column, errors) = self.read(rows, len, None)?;
+            let rows_read = column.len();
             if let Ok(values) = column.finish(&self.shape.data_type) {
                 return Ok(Decoded { values, errors });
             }
             // Arrow has found a text that is not UTF-8, and not in which row.
-            let (column, errors) = self.read(rows, len, true)?;
+            let (column, errors) = self.read(rows, rows_read, Some(&errors))?;
             Ok(Decoded { values: column.finish(&self.shape.data_type)?, errors })
         })?
     }
 
+    /// Reads so many rows. With the errors of when they were read before, each text is looked at; those rows stay as they
+    /// were, so that they are bad for the same reason, whatever their neighbours are.
     fn read(
         &self,
         rows: &dyn Rows,
         len: usize,
-        each_text: bool,
+        before: Option<&[RowError]>,
     ) -> Result<(Column, Vec<RowError>), ArrowError> {
+        let each_text = before.is_some();
         let column = Column::for_rows(&self.shape, len);
         let column = column.ok_or_else(|| ArrowError::SchemaError("a type has no column".to_owned()))?;
         let mut collected = Collected::new(column);
         rows.for_each(&mut |row, bytes| {
+            if row >= len {
+                return;
+            }
+            if let Some(why) = before.and_then(|before| of_row(before, row)) {
+                return collected.bad_again(why);
+            }
             let Some(bytes) = bytes else { return collected.null() };
             let bytes = match self.unframed(bytes) {
                 Ok(bytes) => bytes,
@@ -140,7 +150,8 @@ impl ProtobufDecoder {
                 let Column::Struct(of) = column else { return fail(RowErrorKind::Internal) };
                 let mut state = State { budget, each_text, merging: false, again: false };
                 let read = message(&self.plan, of, bytes, &mut state);
-                if read.is_err() && state.again {
+                // A text that does not count is not looked at: without a neighbour's that is bad nobody would see it.
+                if read.as_ref().is_err_and(|why| state.again || why.is_text()) {
                     column.truncate(rows);
                     let Column::Struct(of) = column else { return fail(RowErrorKind::Internal) };
                     *budget = before;

@@ -731,3 +731,31 @@ fn what_is_not_seen_is_not_written() {
     let why = encoder.encode(&both, None).unwrap_err().to_string();
     assert_eq!(why, "field b: a is set too in row 0, and only one of them can be");
 }
+
+#[test]
+fn a_text_that_does_not_count_is_not_looked_at_whatever_its_neighbours_are() {
+    let text = r#"syntax = "proto3"; message M {
+        string a = 1; oneof o { string b = 2; Inner c = 3; } message Inner { string t = 1; } }"#;
+    let schema = ProtobufSchema::parse(text, &[]).unwrap();
+    let mut decoder = ProtobufDecoder::new(&schema, None, None, Framing::None).unwrap();
+    decoder.add_writer(Framing::ONE, &schema);
+    let rows: [&[u8]; 7] = [
+        // The field twice; a oneof's text, and a message of it with one, before the other member of it.
+        b"\x0a\x01\xff\x0a\x01a",
+        b"\x12\x01\xff\x1a\x00",
+        b"\x1a\x03\x0a\x01\xff\x12\x01b",
+        b"\x0a\x01a\x0a\x01b",
+        b"\x12\x01b\x1a\x03\x0a\x01c",
+        b"\x1a\x03\x0a\x01c\x12\x01b",
+        b"\x0a\x01\xff",
+    ];
+    let why = |rows: &[&[u8]]| -> Vec<(usize, String)> {
+        let decoded = decoder.decode(&BinaryArray::from_iter_values(rows)).unwrap();
+        decoded.errors.iter().map(|error| (error.row, error.kind.to_string())).collect()
+    };
+    let together: Vec<usize> = why(&rows).into_iter().map(|(row, _)| row).collect();
+    assert_eq!(together, [6]);
+    for (row, bytes) in rows.iter().enumerate() {
+        assert_eq!(!why(&[bytes]).is_empty(), together.contains(&row), "row {row}");
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, BinaryArray, BinaryViewArray, LargeBinaryArray, StructArray};
 use arrow_schema::DataType;
-use headrace_values::{Decoded, EncodeError, RowError, RowErrorKind};
+use headrace_values::{Decoded, EncodeError, RowError};
 
 use super::random::Input;
 
@@ -17,20 +17,11 @@ const BYTES_MIN: usize = 4 << 20;
 /// The most bytes of a reason: each bad row has one.
 const WHY_BYTES_MAX: usize = 4096;
 
-/// Of a field of Protobuf that comes twice, the text that does not count is looked at only where a neighbour's is bad.
-const OVERWRITTEN_TEXTS_MAY_BE_BAD: bool = true;
-
 /// A row of an input.
 pub(super) struct Row {
     bytes: Option<Vec<u8>>,
     /// It is a valid one as it was made.
     is_whole: bool,
-}
-
-impl Row {
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_whole
-    }
 }
 
 /// Cuts the rest of an input into rows, of which `valid` makes those that begin as valid ones.
@@ -109,10 +100,6 @@ fn check_size(values: &ArrayRef, rows: &dyn Array) {
     assert!(found <= most, "{given} bytes of rows became {found} bytes of columns");
 }
 
-fn kind(error: Option<&RowError>) -> Option<&RowErrorKind> {
-    error.map(|error| &error.kind)
-}
-
 /// Rows that are decoded together are what each of them is alone, and the whole ones are good: so a bad row costs no
 /// neighbour its value. Returns all values where no row is bad or null.
 pub(super) fn check(
@@ -138,19 +125,7 @@ pub(super) fn check(
         check_errors(&alone);
         assert_eq!(alone.values.len(), 1);
         let why = alone.errors.into_iter().next().map(|error| RowError { row: at, ..error });
-        if OVERWRITTEN_TEXTS_MAY_BE_BAD && why.is_none() && kind(error.as_ref()) == Some(&RowErrorKind::Utf8)
-        {
-            all_good = false;
-            continue;
-        }
-        assert_eq!(error.is_some(), why.is_some(), "row {at}, {error:?} and alone {why:?}: {:?}", row.bytes);
-        // Texts are checked last, but where a neighbour's is bad: the one of two reasons that is found may be another.
-        let texts = [&error, &why].into_iter().any(|why| kind(why.as_ref()) == Some(&RowErrorKind::Utf8));
-        assert!(
-            error == why || texts,
-            "row {at} is bad for {error:?}, and alone for {why:?}: {:?}",
-            row.bytes
-        );
+        assert_eq!(error, why, "row {at}, and why it is bad alone: {:?}", row.bytes);
         assert_eq!(value, &alone.values, "row {at} is the same alone: {:?}", row.bytes);
         assert!(!(row.is_whole && why.is_some()), "row {at} is valid, but {why:?}: {:?}", row.bytes);
         all_good &= row.bytes.is_some() && why.is_none();
