@@ -36,7 +36,8 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int, value: Fo
             assert offsets[0].as_py() == positions[partition], "a gap in the offsets"
             positions[partition] = offsets[rows - 1].as_py() + 1
             seen += rows
-            meter.largest = max(meter.largest, batch.nbytes)
+            if value is not None:  # it takes longer than a batch of bytes
+                meter.largest = max(meter.largest, batch.nbytes)
             if not meter.running:
                 meter.start()
             else:
