@@ -247,6 +247,30 @@ def test_an_answer_that_is_none_is_an_error(said, why):
     assert not caught.value.retriable
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"{}",
+        b"null",
+        b"[1]",
+        b'[{"context": ".", "id": true}]',
+        b'[{"context": ".", "id": "7"}]',
+        b'[{"context": ".", "id": -1}]',
+        b'[{"context": ".", "id": 4294967296}]',
+    ],
+)
+def test_ids_of_a_guid_that_are_none_are_an_error(said):
+    with answering(said) as server, pytest.raises(SchemaRegistryError, match="malformed"):
+        hr.SchemaRegistry(server.url).by_guid("00000000-0000-0000-0000-000000000000")
+
+
+@pytest.mark.parametrize("said", [b"[]", b'[{"context": ":.other:", "id": 7}]', b'[{"context": ["."], "id": 7}]'])
+def test_a_guid_of_no_id_is_not_found(said):
+    with answering(said) as server, pytest.raises(SchemaRegistryError, match="no schema of GUID") as caught:
+        hr.SchemaRegistry(server.url).by_guid("00000000-0000-0000-0000-000000000000")
+    assert caught.value.status == 404
+
+
 def test_references_in_a_circle_are_refused():
     circle = {"schema": '"x"', "references": [{"name": "x", "subject": "x", "version": 1}]}
     with answering(json.dumps(circle).encode()) as server:

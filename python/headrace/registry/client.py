@@ -378,7 +378,8 @@ def _quoted(subject: str) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether it is an id or a version: rows have four bytes for one."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
 
 def _said(data: bytes) -> str:
