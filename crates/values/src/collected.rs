@@ -8,7 +8,7 @@ use crate::error::{Failure, Result, RowError, RowErrorKind};
 pub(crate) struct Collected {
     pub(crate) column: Column,
     pub(crate) errors: Vec<RowError>,
-    budget: Budget,
+    pub(crate) budget: Budget,
     /// There is no room for the next row: it is for another call.
     pub(crate) full: bool,
 }
@@ -29,8 +29,8 @@ impl Collected {
         self.column.truncate(len);
         self.budget = budget;
         self.full = why.is_full() && len > 0;
+        self.null();
         if !self.full {
-            self.null();
             self.errors.push(why.of_row(row));
         }
     }

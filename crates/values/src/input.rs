@@ -3,11 +3,15 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{BinaryType, ByteArrayType, LargeBinaryType, LargeUtf8Type, Utf8Type};
 use arrow_array::{Array, GenericByteArray};
+use arrow_buffer::ArrowNativeType;
 use arrow_schema::{ArrowError, DataType};
 
 /// The rows of one call, in whatever array they are.
 pub(crate) trait Rows {
     fn for_each<'a>(&'a self, each: &mut dyn FnMut(usize, Option<&'a [u8]>));
+
+    /// Whether all rows are known to be UTF-8, from one look at all bytes; false says nothing.
+    fn are_utf8(&self) -> bool;
 }
 
 impl<T: ByteArrayType> Rows for GenericByteArray<T>
@@ -19,6 +23,13 @@ where
             each(row, bytes.map(AsRef::as_ref));
         }
     }
+
+    fn are_utf8(&self) -> bool {
+        let offsets = self.value_offsets();
+        let ends = offsets.first().zip(offsets.last()).map(|(first, last)| first.as_usize()..last.as_usize());
+        let bytes = ends.and_then(|ends| self.value_data().get(ends));
+        matches!(T::DATA_TYPE, DataType::Utf8 | DataType::LargeUtf8) || bytes.is_some_and(<[u8]>::is_ascii)
+    }
 }
 
 struct Views<'a>(&'a arrow_array::BinaryViewArray);
@@ -28,6 +39,10 @@ impl Rows for Views<'_> {
         for (row, bytes) in self.0.iter().enumerate() {
             each(row, bytes);
         }
+    }
+
+    fn are_utf8(&self) -> bool {
+        false
     }
 }
 

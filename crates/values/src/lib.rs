@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod avro;
+mod blocks;
 mod budget;
 mod collected;
 mod column;

@@ -9,6 +9,7 @@ use arrow_buffer::{IntervalMonthDayNano, i256};
 use super::cursor::Cursor;
 use super::plan::{Op, Skip, SkippedField, Step};
 use super::schema::AvroSchema;
+use crate::blocks::BadRow;
 use crate::budget::Budget;
 use crate::column::{Column, Nullable};
 use crate::error::{Failure, Result, RowErrorKind, fail};
@@ -336,10 +337,6 @@ pub(super) struct Block<'a> {
     pub(super) rests: Vec<&'a [u8]>,
     pub(super) budget: Budget,
 }
-
-/// The number of a row in its block that cannot be read; why, it says when it is read by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BadRow(pub(super) usize);
 
 impl<'a> Block<'a> {
     #[inline]

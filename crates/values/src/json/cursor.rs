@@ -15,7 +15,9 @@ pub(super) struct Cursor<'a> {
 /// What stands between the quotes of a string.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quoted<'a> {
-    pub(super) raw: &'a [u8],
+    /// From its first byte to the end of the row.
+    pub(super) from: &'a [u8],
+    pub(super) len: usize,
     /// Whether something is escaped in it.
     pub(super) escaped: bool,
 }
@@ -40,6 +42,23 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
+    }
+
+    /// How far it has come.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The bytes that are left.
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// Goes on so many bytes.
+    #[inline]
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
     }
 
     #[cold]
@@ -89,6 +108,14 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
+    /// A boolean, if one is next.
+    #[inline]
+    pub(super) fn boolean(&mut self) -> Result<bool> {
+        let value = self.bytes.get(self.at) == Some(&b't');
+        self.word(if value { b"true" } else { b"false" })?;
+        Ok(value)
+    }
+
     /// Ends a row, of which nothing but white space may be left.
     pub(super) fn end(&mut self) -> Result<()> {
         self.peek();
@@ -107,9 +134,9 @@ impl<'a> Cursor<'a> {
             self.skip_plain();
             match self.bytes.get(self.at) {
                 Some(b'"') => {
-                    let raw = self.bytes.get(start..self.at).unwrap_or_default();
+                    let (from, len) = (self.bytes.get(start..).unwrap_or_default(), self.at - start);
                     self.at += 1;
-                    return Ok(Quoted { raw, escaped });
+                    return Ok(Quoted { from, len, escaped });
                 }
                 Some(b'\\') => {
                     escaped = true;
@@ -156,9 +183,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The text of a number, whose first byte is next, and whether it has a fraction or an exponent.
-    #[inline]
-    pub(super) fn number(&mut self) -> Result<(&'a [u8], bool)> {
+    /// The text of a number, whose first byte is next.
+    pub(super) fn number(&mut self) -> Result<&'a [u8]> {
         let start = self.at;
         if self.bytes.get(self.at) == Some(&b'-') {
             self.at += 1;
@@ -172,17 +198,14 @@ impl<'a> Cursor<'a> {
             self.at = first;
             return self.wrong("a number begins with a 0");
         }
-        let mut broken = false;
         if self.bytes.get(self.at) == Some(&b'.') {
             self.at += 1;
-            broken = true;
             if self.digits() == 0 {
                 return self.wrong("a fraction has no digits");
             }
         }
         if let Some(b'e' | b'E') = self.bytes.get(self.at) {
             self.at += 1;
-            broken = true;
             if let Some(b'+' | b'-') = self.bytes.get(self.at) {
                 self.at += 1;
             }
@@ -190,7 +213,7 @@ impl<'a> Cursor<'a> {
                 return self.wrong("an exponent has no digits");
             }
         }
-        Ok((self.bytes.get(start..self.at).unwrap_or_default(), broken))
+        Ok(self.bytes.get(start..self.at).unwrap_or_default())
     }
 
     #[inline]
@@ -264,14 +287,18 @@ impl<'a> Cursor<'a> {
     }
 }
 
-impl Quoted<'_> {
+impl<'a> Quoted<'a> {
+    pub(super) fn raw(&self) -> &'a [u8] {
+        self.from.get(..self.len).unwrap_or_default()
+    }
+
     /// What it means, in `text`.
     ///
     /// # Errors
     /// Half of a surrogate pair stands alone, which is no character.
     pub(super) fn unescape(self, text: &mut Vec<u8>) -> Result<()> {
         text.clear();
-        let mut rest = self.raw;
+        let mut rest = self.raw();
         while let Some((byte, behind)) = rest.split_first() {
             if *byte != b'\\' {
                 let plain = rest.iter().position(|byte| *byte == b'\\').unwrap_or(rest.len());

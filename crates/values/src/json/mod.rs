@@ -12,13 +12,17 @@
 //!
 //! A null and a missing field are nulls, where the type takes them. Fields that the type does not have are skipped.
 
+mod block;
 mod cursor;
 mod decoder;
 mod encode;
+mod layout;
 mod number;
+mod rows;
 mod target;
 #[cfg(test)]
 mod tests;
+mod value;
 
 pub use decoder::JsonDecoder;
 pub use encode::JsonEncoder;

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use arrow_schema::{DataType, Field, TimeUnit};
 
+use super::cursor::Cursor;
 use crate::column::Shape;
-use crate::error::SchemaError;
+use crate::error::{Result, SchemaError};
 
 /// The most columns, those within others included.
 const COLUMNS_MAX: usize = 10_000;
@@ -62,9 +63,23 @@ impl Fields {
         }
         self.by_name.get(name).copied()
     }
+
+    /// The field that the name stands for whose quote is next, up to the colon behind it. Escapes are resolved in `text`.
+    pub(super) fn named(&self, cursor: &mut Cursor<'_>, text: &mut Vec<u8>) -> Result<Option<usize>> {
+        if cursor.peek() != b'"' {
+            return cursor.wrong("a name of an object should stand here");
+        }
+        let name = cursor.string()?;
+        cursor.expect(b':', "a colon should stand here")?;
+        if !name.escaped {
+            return Ok(self.find(name.raw()));
+        }
+        name.unescape(text)?;
+        Ok(self.find(text))
+    }
 }
 
-type Made<T> = Result<T, SchemaError>;
+type Made<T> = std::result::Result<T, SchemaError>;
 
 /// What the values of a type become.
 ///

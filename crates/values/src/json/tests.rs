@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int64Type, TimestampMillisecondType};
+use arrow_array::types::{Float64Type, Int64Type, TimestampMillisecondType};
 use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, StructArray};
 use arrow_json::ReaderBuilder;
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
@@ -79,6 +79,98 @@ fn a_bad_row_is_null_and_costs_its_neighbours_nothing() {
     );
 }
 
+/// Rows are read in blocks where they have one layout.
+#[test]
+fn rows_that_nearly_have_the_layout_of_their_neighbours() {
+    let of = structure(&[("a", DataType::Int64), ("b", DataType::Utf8), ("c", DataType::Boolean)]);
+    let good = r#"{"a":1,"b":"x","z":[5],"c":true}"#;
+    let rows = [
+        ("}", None),
+        ("", None),
+        ("{", None),
+        (r#""a":1,"b":"x","z":[5],"c":true}"#, None),
+        (r#"{,"a":1,"b":"x","z":[5],"c":true}"#, None),
+        (r#"{,"b":"x","z":[5],"c":true}"#, None),
+        (r#"{"a":1"b":"x","z":[5],"c":true}"#, None),
+        (r#"{"a":1,"b":"x","z":[5]"c":true}"#, None),
+        (r#"{"a":1,"b":"x","z":[5],"c":true"#, None),
+        (r#"{"a":1,"b":"x","z":[5],"c":true}}"#, None),
+        (r#"{"a":1,"b":"x","z":[5],"c":true,}"#, None),
+        (r#"{"a":1,"b":"x","z":[5],"c":truex}"#, None),
+        (r#"{"a":1,"b":"x","z":[5,],"c":true}"#, None),
+        (r#"{"a":01,"b":"x","z":[5],"c":true}"#, None),
+        (r#"{"a":nulls,"b":"x","z":[5],"c":true}"#, None),
+        (r#"{"a":,"b":"x","z":[5],"c":true}"#, None),
+        (r#"{"a":1,"b":"x\q","z":[5],"c":true}"#, None),
+        ("{\"a\":1,\"b\":\"x\ty\",\"z\":[5],\"c\":true}", None),
+        (r#"{"a":1,"b":"x","a":2,"c":true}"#, None),
+        (r#"{"a":1,"b":"x","b":"x","c":true}"#, None),
+        (r#"{"b":"x","z":[5],"c":true}"#, Some((None, Some("x"), Some(true)))),
+        (r#"{"z":[5]}"#, Some((None, None, None))),
+        ("{}", Some((None, None, None))),
+        (r#"{"a":1,"b":"x","z":[5]}"#, Some((Some(1), Some("x"), None))),
+        (r#"{"a":1,"c":true}"#, Some((Some(1), None, Some(true)))),
+        (r#"{"a":null,"b":null,"z":null,"c":null}"#, Some((None, None, None))),
+        (r#"{"c":false,"z":[5],"b":"y","a":2}"#, Some((Some(2), Some("y"), Some(false)))),
+        (r#"{"a":1, "b":"x","z":[5],"c":true}"#, Some((Some(1), Some("x"), Some(true)))),
+        (r#"{"a":1,"b":"x","z":[5],"y":{},"c":true}"#, Some((Some(1), Some("x"), Some(true)))),
+        (r#"{"a":1,"\u0062":"x","z":[5],"c":true}"#, Some((Some(1), Some("x"), Some(true)))),
+        (r#"{"a":-1e2,"b":"\u00e4\n","z":[5],"c":true}"#, Some((Some(-100), Some("ä\n"), Some(true)))),
+        ("\0\0\0\0\x07{\"a\":1}", Some((Some(1), None, None))),
+    ];
+    for neighbours in [1, 2, 5, 17, 40] {
+        for (row, wanted) in &rows {
+            let mut all = vec![good; neighbours];
+            all.push(row);
+            all.extend(vec![good; neighbours]);
+            let decoded = decode(&of, &all);
+            let values = decoded.values.as_struct();
+            let errors: Vec<_> = decoded.errors.iter().map(|error| error.row).collect();
+            assert_eq!(errors, if wanted.is_none() { vec![neighbours] } else { vec![] }, "{row}");
+            for at in 0..all.len() {
+                let usual = Some((Some(1), Some("x"), Some(true)));
+                let a = values.column(0).as_primitive::<Int64Type>();
+                let (b, c) = (values.column(1).as_string::<i32>(), values.column(2).as_boolean());
+                let found = values.is_valid(at).then(|| {
+                    (a.iter().nth(at).unwrap(), b.iter().nth(at).unwrap(), c.iter().nth(at).unwrap())
+                });
+                assert_eq!(&found, if at == neighbours { wanted } else { &usual }, "{row} at {at}");
+            }
+        }
+    }
+}
+
+/// Digits are read eight at a time, and a row may end behind them.
+#[test]
+fn numbers_of_every_length() {
+    let of = structure(&[("d", DataType::Float64), ("i", DataType::Int64)]);
+    let digits = "9183746550918273645509182736455091827364";
+    for sign in ["", "-"] {
+        for before in 1..25 {
+            for behind in 0..25 {
+                let fraction =
+                    if behind > 0 { format!(".{}", &digits[25 - behind..25]) } else { String::new() };
+                let float = format!("{sign}{}{fraction}", &digits[..before]);
+                let whole = format!("{sign}{}", &digits[..before]);
+                for tail in ["", " ", "        "] {
+                    let row = format!("{{\"d\":{float}{tail},\"i\":{whole}{tail}}}");
+                    let decoded = decode(&of, &[&row, &row]);
+                    let fits = whole.parse::<i64>();
+                    assert_eq!(decoded.errors.is_empty(), fits.is_ok(), "{row}");
+                    let Ok(fits) = fits else { continue };
+                    let values = decoded.values.as_struct();
+                    let found = values.column(0).as_primitive::<Float64Type>().value(1);
+                    assert_eq!(found.to_bits(), float.parse::<f64>().unwrap().to_bits(), "{row}");
+                    assert_eq!(values.column(1).as_primitive::<Int64Type>().value(1), fits);
+                    let alone = decode(&DataType::Float64, &[format!("{float}{tail}")]);
+                    let alone = alone.values.as_primitive::<Float64Type>().value(0);
+                    assert_eq!(alone.to_bits(), found.to_bits());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn numbers_are_exact_or_refused() {
     for (text, wanted) in [
@@ -105,10 +197,7 @@ fn numbers_are_exact_or_refused() {
     }
     for text in ["-0", "-0.0", "-0e1"] {
         let found = decode(&DataType::Float64, &[text]).values;
-        assert!(
-            found.as_primitive::<arrow_array::types::Float64Type>().value(0).is_sign_negative(),
-            "{text}"
-        );
+        assert!(found.as_primitive::<Float64Type>().value(0).is_sign_negative(), "{text}");
     }
     let decimal = DataType::Decimal128(5, 2);
     for (text, wanted) in [

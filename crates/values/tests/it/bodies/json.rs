@@ -77,22 +77,35 @@ pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let (of, decoder, encoder) = &TYPES[input.below(TYPES.len())];
     let options = input.byte();
+    let style = if options & 2 == 0 { Style::Any } else { Style::One };
     let valid = |seed: u64| {
         let mut random = Random::new(seed);
         let mut text = String::new();
-        value(of, &mut random, &mut text);
+        value(of, style, &mut random, &mut text);
         let prefix: &[u8] = if options & 1 == 1 { &[0, 0, 0, 0, 7] } else { &[] };
         [prefix, text.as_bytes()].concat()
     };
     let rows = cut(&mut input, &valid);
     let decode = |rows: &dyn arrow_array::Array| decoder.decode(rows).expect("rows are bytes");
-    let values = check(options >> 1, &rows, decoder.data_type(), &decode);
+    let values = check(options >> 2, &rows, decoder.data_type(), &decode);
     if let (Some(values), Some(encoder)) = (values, encoder) {
         check_again(&values, &|columns| encoder.encode(columns, None), &decode);
     }
 }
 
-fn space(random: &mut Random, text: &mut String) {
+/// How rows are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    /// Members in any order, spaces anywhere, names with escapes.
+    Any,
+    /// As one program writes them: fields in their order, of which some are left out, and no spaces.
+    One,
+}
+
+fn space(style: Style, random: &mut Random, text: &mut String) {
+    if style == Style::One {
+        return;
+    }
     text.push_str(["", "", "", " ", "\n\t", "\r  "][random.below(6)]);
 }
 
@@ -110,8 +123,8 @@ fn quoted(plain: &str, random: &mut Random) -> String {
 }
 
 /// A random value of a type.
-fn value(of: &DataType, random: &mut Random, text: &mut String) {
-    space(random, text);
+fn value(of: &DataType, style: Style, random: &mut Random, text: &mut String) {
+    space(style, random, text);
     match of {
         DataType::Null => text.push_str("null"),
         DataType::Boolean => text.push_str(["true", "false"][random.below(2)]),
@@ -120,7 +133,7 @@ fn value(of: &DataType, random: &mut Random, text: &mut String) {
             text.push('[');
             for at in 0..random.below(4) {
                 text.push_str(if at > 0 { "," } else { "" });
-                nullable(item, random, text);
+                nullable(item, style, random, text);
             }
             text.push(']');
         }
@@ -128,16 +141,18 @@ fn value(of: &DataType, random: &mut Random, text: &mut String) {
             let DataType::Struct(fields) = entries.data_type() else { return };
             let members = (0..random.below(4)).map(|at| (format!("{at}{}", random.text()), &fields[1]));
             let members = members.collect::<Vec<_>>();
-            object(&members, random, text);
+            object(&members, style, random, text);
         }
         DataType::Struct(fields) => {
             let mut members = Vec::new();
             for field in fields {
                 if !field.is_nullable() || !random.is_one_in(5) {
-                    members.insert(random.below(members.len() + 1), (field.name().clone(), field));
+                    let at =
+                        if style == Style::One { members.len() } else { random.below(members.len() + 1) };
+                    members.insert(at, (field.name().clone(), field));
                 }
             }
-            object(&members, random, text);
+            object(&members, style, random, text);
             if random.is_one_in(4) {
                 text.pop();
                 text.push_str(if members.is_empty() { "" } else { "," });
@@ -146,26 +161,29 @@ fn value(of: &DataType, random: &mut Random, text: &mut String) {
         }
         number => write!(text, "{}", numeric(number, random)).expect("a String takes all"),
     }
-    space(random, text);
+    space(style, random, text);
 }
 
-fn nullable(field: &Field, random: &mut Random, text: &mut String) {
+fn nullable(field: &Field, style: Style, random: &mut Random, text: &mut String) {
     if field.is_nullable() && random.is_one_in(6) {
         text.push_str("null");
     } else {
-        value(field.data_type(), random, text);
+        value(field.data_type(), style, random, text);
     }
 }
 
-fn object(members: &[(String, &Arc<Field>)], random: &mut Random, text: &mut String) {
+fn object(members: &[(String, &Arc<Field>)], style: Style, random: &mut Random, text: &mut String) {
     text.push('{');
     for (at, (name, field)) in members.iter().enumerate() {
         text.push_str(if at > 0 { "," } else { "" });
-        space(random, text);
-        text.push_str(&quoted(name, random));
-        space(random, text);
+        space(style, random, text);
+        match style {
+            Style::Any => text.push_str(&quoted(name, random)),
+            Style::One => text.push_str(&serde_json::to_string(name).expect("a text can be written")),
+        }
+        space(style, random, text);
         text.push(':');
-        nullable(field, random, text);
+        nullable(field, style, random, text);
     }
     text.push('}');
 }
