@@ -63,7 +63,7 @@ bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connec
 .PHONY: soak
 soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of load, kills and restarts; HEADRACE_SOAK_SECONDS=300
 	@HEADRACE_SIM_FIRST=$${HEADRACE_SIM_FIRST:-$$(date +%s)000000} HEADRACE_SIM_SEEDS=$${HEADRACE_SIM_SEEDS:-200000} \
-	  cargo test --locked --quiet -p headrace-sim
+	  cargo test --locked --quiet -p headrace-sim -p headrace-cluster
 	@HEADRACE_DAMAGES=$${HEADRACE_DAMAGES:-100000} cargo test --locked --quiet -p headrace-broker --test it damage
 	@HEADRACE_FUZZ_FIRST=$${HEADRACE_FUZZ_FIRST:-$$(date +%s)000000} HEADRACE_FUZZ_SECONDS=$${HEADRACE_FUZZ_SECONDS:-300} \
 	  cargo test --locked --quiet -p headrace-values --test it

@@ -1,0 +1,149 @@
+//! What a broker finds in a store that is not as it should be.
+
+use headrace_cluster::local::LocalStore;
+use headrace_cluster::model::{self, ClusterValue, FORMAT, NodeValue};
+use headrace_cluster::store::Change;
+use headrace_cluster::{Answer, Member, MemberConfig, MemberEvent, Refusal, Request};
+
+use super::world::SESSION_MS;
+
+fn config(node: i32, cluster_id: Option<&str>) -> MemberConfig {
+    MemberConfig {
+        node,
+        value: NodeValue { host: "localhost".into(), port: 9092, rack: None, intact: true },
+        cluster_id: cluster_id.map(str::to_owned),
+        new_cluster_id: "new".into(),
+        session_timeout_ms: SESSION_MS,
+    }
+}
+
+fn put(store: &mut LocalStore, key: &str, value: &[u8]) {
+    let changes = vec![Change::Put(key.into(), value.to_vec(), None)];
+    let answer = store.handle(1, 0, 0, &Request::Commit { compares: vec![], changes });
+    assert!(matches!(answer, Some(Answer::Committed { succeeded: true, .. })));
+}
+
+fn cluster(id: &str) -> Vec<u8> {
+    model::encode(&ClusterValue { format: FORMAT, cluster_id: id.into() })
+}
+
+/// Has a store answer a member until nothing is asked; what happened.
+fn settle(store: &mut LocalStore, client: u64, member: &mut Member, now_ms: u64) -> Vec<MemberEvent> {
+    while let Some((id, request)) = member.poll_request() {
+        if let Some(answer) = store.handle(now_ms, client, id, &request) {
+            member.handle_answer(now_ms, id, &answer);
+        }
+        while let Some((watch, watched)) = store.poll_watch(client) {
+            member.handle_watched(now_ms, watch, &watched);
+        }
+    }
+    std::iter::from_fn(|| member.poll_event()).collect()
+}
+
+fn refusal(store: &mut LocalStore, cluster_id: Option<&str>) -> Refusal {
+    let mut member = Member::new(config(1, cluster_id), 1);
+    let events = settle(store, 1, &mut member, 1);
+    let Some(MemberEvent::Refused(why)) = events.last() else { panic!("{events:?}") };
+    assert_eq!(member.acts(1), None);
+    assert!(!store.pairs().any(|pair| pair.key == "nodes/1"), "it is registered no longer");
+    why.clone()
+}
+
+#[test]
+fn the_first_broker_makes_the_cluster_and_the_others_join_it() {
+    let mut store = LocalStore::new();
+    for (node, client) in [(1, 1), (10, 2)] {
+        let mut member = Member::new(config(node, None), 1);
+        let events = settle(&mut store, client, &mut member, 1);
+        assert!(matches!(&events[0], MemberEvent::Registered(id, _) if id == "new"), "{events:?}");
+        assert_eq!(member.acts(1), Some(store.get(&format!("nodes/{node}")).unwrap().created));
+        assert_eq!(member.acts(SESSION_MS), None, "its lease is over before the store ends it");
+    }
+}
+
+#[test]
+fn a_store_of_others_is_not_joined() {
+    let mut store = LocalStore::new();
+    assert_eq!(refusal(&mut store, Some("mine")), Refusal::Empty("mine".into()));
+    put(&mut store, "cluster", &cluster("theirs"));
+    let other = Refusal::OtherCluster { store: "theirs".into(), directory: "mine".into() };
+    assert_eq!(refusal(&mut store, Some("mine")), other);
+    for (key, value, why) in [
+        (
+            "cluster",
+            &b"{\"format\": 2, \"cluster_id\": \"x\"}"[..],
+            "format 2 is not 1: written by another version",
+        ),
+        ("cluster", b"{\"format\": 1", "EOF while parsing"),
+        ("registry/pods/x", b"", "it is no key of a cluster"),
+        ("nodes/007", b"{}", "it is no key of a cluster"),
+        ("nodes/-1", b"{}", "it is no key of a cluster"),
+        ("nodes/5", b"{\"host\": \"x\", \"port\": 1, \"intact\": true, \"more\": 1}", "unknown field `more`"),
+        ("topics/t", b"{\"id\": \"x\", \"partitions\": 1}", "not an id"),
+        (
+            "partitions/AAAAAAAAAAAAAAAAAAAAAQ/0",
+            b"{\"replicas\": [1, 1], \"leader\": null, \"epoch\": 0, \"isr\": [[1, 2]]}",
+            "1 to 64 different ones are possible",
+        ),
+        (
+            "partitions/AAAAAAAAAAAAAAAAAAAAAQ/0",
+            b"{\"replicas\": [1], \"leader\": null, \"epoch\": 0, \"isr\": [[2, 2]]}",
+            "is not a part of the replicas",
+        ),
+        (
+            "partitions/AAAAAAAAAAAAAAAAAAAAAQ/0",
+            b"{\"replicas\": [1], \"leader\": [1, 3], \"epoch\": 0, \"isr\": [[1, 2]]}",
+            "the leader is not in the in-sync set",
+        ),
+    ] {
+        let mut store = LocalStore::new();
+        put(&mut store, "cluster", &cluster("mine"));
+        put(&mut store, key, value);
+        let found = refusal(&mut store, Some("mine")).to_string();
+        assert!(found.contains(&format!("{key:?}")) && found.contains(why), "{found}");
+    }
+}
+
+#[test]
+fn a_store_that_went_back_is_noticed() {
+    let mut store = LocalStore::new();
+    put(&mut store, "cluster", &cluster("mine"));
+    let mut member = Member::new(config(1, None), 1);
+    settle(&mut store, 1, &mut member, 1);
+    for _ in 0..10 {
+        put(&mut store, "topics/t", b"{\"id\": \"AAAAAAAAAAAAAAAAAAAAAQ\", \"partitions\": 1}");
+    }
+    let mut watch = 0;
+    while let Some((id, watched)) = store.poll_watch(1) {
+        member.handle_watched(1, id, &watched);
+        watch = id;
+    }
+    assert_eq!(member.view().revision, store.revision());
+    let mut older = LocalStore::new();
+    put(&mut older, "cluster", &cluster("mine"));
+    member.handle_watched(1, watch, &headrace_cluster::store::Watched::Ended("restarted".into()));
+    let events = settle(&mut older, 1, &mut member, 1);
+    let Some(MemberEvent::Refused(Refusal::WentBack { from, to })) = events.last() else {
+        panic!("{events:?}")
+    };
+    assert!(from > to);
+}
+
+#[test]
+fn a_second_broker_of_a_number_waits_for_the_first() {
+    let mut store = LocalStore::new();
+    let mut first = Member::new(config(1, None), 1);
+    settle(&mut store, 1, &mut first, 1);
+    let mut second = Member::new(config(1, None), 1);
+    let events = settle(&mut store, 2, &mut second, 1);
+    assert!(matches!(&events[..], [MemberEvent::Waits(_)]), "{events:?}");
+    // The first is heard of no more.
+    let mut now_ms = 1;
+    while second.acts(now_ms).is_none() && now_ms < 3 * SESSION_MS {
+        now_ms = second.poll_timeout().unwrap().max(now_ms + 1);
+        second.handle_timeout(now_ms);
+        settle(&mut store, 2, &mut second, now_ms);
+    }
+    assert!((SESSION_MS..SESSION_MS + 500).contains(&now_ms), "{now_ms}");
+    assert_eq!(first.acts(now_ms), None);
+}
