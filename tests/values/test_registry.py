@@ -209,6 +209,23 @@ def test_it_asks_again_and_the_others_when_one_does_not_answer():
         assert well.seen == [("/schemas/ids/1", "Bearer token")]
 
 
+def test_rows_that_were_never_written_for_a_registry_do_not_flood_it():
+    """Each has another id: its first bytes."""
+    numbers = pa.array([struct.pack(">BI", 0, number) + b"\x02" for number in range(1 << 20, (1 << 20) + 90_000)])
+    headers = [[("__value_schema_id", b"\x01" + struct.pack(">QQ", 0, number))] for number in range(50_000)]
+    schema = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    with answering((404, b'{"error_code": 40403, "message": "Schema not found"}')) as server:
+        avro = hr.Avro(V1, registry=hr.SchemaRegistry(server.url), on_error="null")
+        assert hr.decode(numbers, avro).null_count == len(numbers)
+        assert len(server.seen) == 50
+        assert not avro.lacks(numbers), "they are not asked for again"
+        named = pa.array([b"\x02"] * len(headers))
+        found = hr._native.schema_headers(pa.array(headers, schema), False)
+        column, bad = avro.column(named, pa.array(found))
+        assert column.null_count == len(bad) == len(headers)
+        assert len(server.seen) == 100
+
+
 def drip(handler):
     handler.send_response(200)
     handler.end_headers()

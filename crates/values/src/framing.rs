@@ -1,5 +1,7 @@
 //! The bytes in front of a value that say which schema it was written with.
 
+use std::collections::HashSet;
+
 use arrow_array::{Array, Int64Array};
 use arrow_schema::ArrowError;
 
@@ -44,12 +46,12 @@ impl Framing {
         rows: &dyn Array,
         is_known: impl Fn(u32) -> bool,
     ) -> Result<Vec<u32>, ArrowError> {
-        let mut missing = Vec::new();
+        let (mut missing, mut seen) = (Vec::new(), HashSet::new());
         let mut last = None;
         with_rows(rows, |rows| {
             rows.for_each(&mut |_, bytes| {
                 let Some(Ok((id, _))) = bytes.map(|bytes| self.split(bytes)) else { return };
-                if last != Some(id) && !is_known(id) && !missing.contains(&id) {
+                if last != Some(id) && !is_known(id) && seen.insert(id) {
                     missing.push(id);
                 }
                 last = Some(id);

@@ -5,6 +5,7 @@
 //! and its GUID (16 bytes); for Protobuf the place of the message follows. Rows are given that prefix before they are decoded,
 //! so that decoders know one framing only.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::builder::{ArrayBuilder, BinaryBuilder, LargeBinaryBuilder, StringBuilder};
@@ -148,11 +149,11 @@ pub fn with_header(
 /// The GUIDs that headers name, each once.
 #[must_use]
 pub fn guids(headers: &BinaryArray) -> Vec<Guid> {
-    let mut found: Vec<Guid> = Vec::new();
+    let (mut found, mut seen): (Vec<Guid>, HashSet<Guid>) = (Vec::new(), HashSet::new());
     for header in headers.iter().flatten() {
         if let Some(Named::Guid(guid, _)) = named(header)
             && found.last() != Some(&guid)
-            && !found.contains(&guid)
+            && seen.insert(guid)
         {
             found.push(guid);
         }

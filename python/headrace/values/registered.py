@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 _ABSENT_S = 30.0
 """How long an id is taken as unknown before the registry is asked for it again."""
-_ABSENT_MAX = 10_000
+_ABSENT_MAX = 100_000
+_ABSENT_OF_BATCH_MAX = 50
+"""Where the registry knows none of so many ids or GUIDs of a batch, it is not asked for the others: rows that were not
+written for a registry name another schema each, their first bytes."""
 _OF_THIS_PROCESS = frozenset({"_decoder", "_lock", "_absent", "_guids", "_writers"})
 
 Named = tuple[str, str]
@@ -346,11 +349,17 @@ class Registered(Written[SchemaT]):
 
     def _learn_guids(self, headers: pa.Array | None) -> None:
         """Looks up the ids of GUIDs."""
-        for guid in self._new_guids(headers):
+        absent, guids = 0, self._new_guids(headers)
+        for at, guid in enumerate(guids):
             assert self._registry is not None  # noqa: S101  (as `_new_guids` has seen)
             found = self._asked(guid, partial(self._registry.by_guid, str(uuid.UUID(bytes=guid))))
             if found is not None:
                 self._guids[guid] = found.id
+                continue
+            absent += 1
+            if absent >= _ABSENT_OF_BATCH_MAX:
+                self._take_as_absent(guids[at:])
+                return
 
     def _asked(self, name: int | bytes, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema | None:
         """What the registry has under an id or a GUID; nothing if it has none, which holds for a while."""
@@ -359,17 +368,26 @@ class Registered(Written[SchemaT]):
         except SchemaRegistryError as error:
             if error.status != http.HTTPStatus.NOT_FOUND:
                 raise
-            if len(self._absent) >= _ABSENT_MAX:
-                self._absent.clear()
-            self._absent[name] = time.monotonic() + _ABSENT_S
+            self._take_as_absent([name])
             return None
+
+    def _take_as_absent(self, names: Sequence[int | bytes]) -> None:
+        """They are unknown for a while."""
+        if len(self._absent) + len(names) > _ABSENT_MAX:
+            self._absent.clear()
+        self._absent.update(dict.fromkeys(names[:_ABSENT_MAX], time.monotonic() + _ABSENT_S))
 
     def _learn_ids(self, rows: pa.Array) -> None:
         """Looks up the schemas of ids."""
-        for number in self._missing(rows):
+        absent, numbers = 0, self._missing(rows)
+        for at, number in enumerate(numbers):
             assert self._registry is not None  # noqa: S101  (as `_missing` has seen)
             found = self._asked(number, partial(self._registry.schema, number))
             if found is None:
+                absent += 1
+                if absent >= _ABSENT_OF_BATCH_MAX:
+                    self._take_as_absent(numbers[at:])
+                    return
                 continue
             why = None if found.schema_type == self.kind else f"it is of type {found.schema_type}, not {self.kind}"
             # Another thread may have learnt of others meanwhile.
