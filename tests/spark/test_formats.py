@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import topic_record_subject_name_strategy
 from pyspark.sql import functions as F  # noqa: N812  (as everybody calls it)
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -16,6 +17,7 @@ import headrace as hr
 from headrace.errors import ConfigError
 from headrace.registry import SchemaReference
 from headrace.spark.options import source_options
+from tests.values import test_records as records
 from tests.values.test_avro import framed
 
 pytestmark = pytest.mark.spark
@@ -103,6 +105,23 @@ message Order {
   google.protobuf.Timestamp at = 6; google.protobuf.Duration took = 7; map<string, uint32> counts = 8;
   enum Channel { WEB = 0; SHOP = 1; }
 }"""
+
+
+def test_each_record_has_its_column(spark, broker, topic):
+    records.written(broker, topic, topic_record_subject_name_strategy)
+    given = {"value_format": "avro", "value_records": "shop.Order, paid=shop.Payment"}
+    df = load(spark, broker, topic, schema_registry_url=broker.registry_url, **given)
+    assert df.schema["value"].dataType.fieldNames() == ["Order", "paid"]
+    rows = [None if row.value is None else row.value.asDict(recursive=True) for row in df.orderBy("offset").collect()]
+    wanted = [{"Order": row["Order"], "paid": row["Payment"]} for row in records.COLUMNS]
+    assert rows == [*wanted, None]
+    assert df.selectExpr("sum(value.Order.price.cents)").first()[0] == 7
+    # By hand: one schema that has both.
+    union = json.dumps([records.ORDER, records.NOTE])
+    given["value_records"] = "shop.Note,shop.Order"
+    by_hand = load(spark, broker, f"{topic}-union", value_schema=union, **given)
+    send(broker, f"{topic}-union", [b"\x00" + records.bare(records.ORDER, records.ORDER_ROW)])
+    assert by_hand.select("value.Order.id").collect() == [(1,)]
 
 
 def test_protobuf(spark, broker, topic, tmp_path):
@@ -226,6 +245,9 @@ def test_a_stream_decodes_too(spark, broker, topic, tmp_path):
         ({"value.format": "avro", "value.schema": "{}", "value.on.error": "skip"}, "raise, null, column"),
         ({"value.format": "avro", "value.schema": "{}", "value.reader": "3"}, "value.reader chooses a schema"),
         ({"value.format": "avro", "schema.registry.url": "u", "value.reader": "x"}, "latest or the id"),
+        ({"value.format": "json", "value.records": "a.B"}, "value.records has no effect with value.format=json"),
+        ({"value.format": "avro", "value.records": " , "}, "value.records is ','; it takes names of records"),
+        ({"value.format": "avro", "value.records": "a.B,c.B", "value.schema": "{}"}, "two would be one column"),
         ({"schema.registry.url": "http://x"}, "no effect without value.format or key.format"),
         ({"bearer.auth.token": "secret"}, "bearer.auth.token needs schema.registry.url"),
         ({"value.formats": "avro"}, "did you mean value.format"),

@@ -49,6 +49,9 @@ def pinned(spec: SideFormat, topics: Collection[str]) -> SideFormat:
     """
     if spec.schema is not None or not spec.registry:
         return spec
+    if spec.records:
+        avro = Avro(_registry(spec.registry), records=dict(spec.records), reader=spec.reader, subject=spec.subject)  # type: ignore[arg-type]
+        return replace(spec, chosen=tuple(avro.chosen(topics, spec.side)))
     chosen = Chosen(_registry(spec.registry), spec.reader, spec.subject)  # type: ignore[arg-type]
     found = chosen.schema(topics, spec.side, spec.name.upper())
     return replace(spec, schema=found.schema, references=found.definitions)
@@ -68,7 +71,10 @@ def _format(spec: SideFormat) -> Format:
     registry = _registry(spec.registry) if spec.registry else None
     chosen: dict[str, Any] = {"columns": spec.columns, "on_error": on_error, "registry": registry}
     if spec.name == "avro":
-        return Avro(spec.schema, references=[text for _, text in spec.references], **chosen)
+        records = dict(spec.records) or None
+        if spec.chosen:
+            return Avro(records=records, **chosen).with_records(spec.chosen)
+        return Avro(spec.schema, references=[text for _, text in spec.references], records=records, **chosen)
     if spec.name == "protobuf":
         return Protobuf(spec.schema, message=spec.message, references=dict(spec.references), **chosen)
     if spec.name == "json":

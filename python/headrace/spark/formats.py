@@ -11,11 +11,13 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from headrace.values.avro import Record
+
 SIDES: Final = ("key", "value")
 TEXTS: Final = ("string", "boolean", "smallint", "int", "bigint", "float", "double")
 """What Kafka's own serializers write, by Spark's names of the types."""
 _ON_ERROR: Final = ("raise", "null", "column")
-_OF_SIDE: Final = ("format", "schema", "schema.file", "message", "subject", "reader", "columns", "on.error")
+_OF_SIDE: Final = ("format", "schema", "schema.file", "message", "records", "subject", "reader", "columns", "on.error")
 _OF_SCHEMA: Final = ("avro", "json", "protobuf")
 _OF_SIDE_WRITTEN: Final = ("format", "schema", "schema.file", "message", "subject")
 _REGISTRY: Final = {
@@ -44,6 +46,10 @@ class SideFormat:
     """A text; of Protobuf also a FileDescriptorSet, from a file."""
     references: tuple[tuple[str, str], ...] = ()
     message: str | None = None
+    records: tuple[tuple[str, str], ...] = ()
+    """The records of Avro that become columns: the column, and the record's name."""
+    chosen: tuple[Record, ...] = ()
+    """The same with the schemas of the registry in which they stand."""
     subject: str | None = None
     reader: str | int = "latest"
     columns: tuple[str, ...] | None = None
@@ -121,7 +127,7 @@ def _written_side(
     if registry and subject is None and topic is None:
         raise ConfigError(f"{side}.subject must be set where rows go to the topics of a column, and not of the option")
     subject = subject or (f"{topic}-{side}" if registry else None)
-    return SideFormat(side, name, schema, (), options.get("message"), subject, registry=registry)
+    return SideFormat(side, name, schema, message=options.get("message"), subject=subject, registry=registry)
 
 
 def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tuple[str, str], ...]) -> SideFormat:
@@ -141,8 +147,34 @@ def _side(side: str, name: str, options: Mapping[str, str], registry: tuple[tupl
     reader = _reader(side, options)
     paths = options.get("columns")
     columns = None if paths is None else tuple(part.strip() for part in paths.split(",") if part.strip())
-    subject = options.get("subject")
-    return SideFormat(side, name, schema, (), options.get("message"), subject, reader, columns, on_error, registry)
+    return SideFormat(
+        side,
+        name,
+        schema,
+        message=options.get("message"),
+        records=_records(side, name, options),
+        subject=options.get("subject"),
+        reader=reader,
+        columns=columns,
+        on_error=on_error,
+        registry=registry,
+    )
+
+
+def _records(side: str, name: str, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Records by their names, ``shop.Order``, or with the names of their columns, ``order=shop.Order``."""
+    given = options.get("records")
+    if given is None:
+        return ()
+    if name != "avro":
+        raise ConfigError(f"{side}.records has no effect with {side}.format={name}; it names those of avro")
+    pairs = [part.rpartition("=") for part in given.split(",") if part.strip()]
+    found = [(column.strip() or record.strip().rpartition(".")[2], record.strip()) for column, _, record in pairs]
+    if not found or not all(column and record for column, record in found):
+        raise ConfigError(f"{side}.records is {given!r}; it takes names of records: shop.Order, payment=shop.Payment")
+    if len(dict(found)) < len(found):
+        raise ConfigError(f"{side}.records is {given!r}: two would be one column; order=shop.Order names the column")
+    return tuple(found)
 
 
 def _schema(side: str, name: str, options: Mapping[str, str]) -> str | bytes | None:

@@ -91,7 +91,7 @@ class Avro(Registered[str]):
         if isinstance(schema, SchemaRegistry):
             schema, registry = None, schema
         self._records = None if records is None else _by_column(records)
-        self._chosen: list[_Record] = []
+        self._chosen: list[Record] = []
         super().__init__(
             None if schema is None else _text(schema),
             registry,
@@ -115,12 +115,24 @@ class Avro(Registered[str]):
         """
         if self._records is None or self._decoder is not None or self._registry is None:
             return super().bound(topics, side)
-        made = copy.copy(self)
-        made._chosen = [  # noqa: SLF001  (of this class)
-            (column, name, found.schema, _texts(found.definitions))
-            for column, name in self._records.items()
+        return self.with_records(self.chosen(topics, side))
+
+    def chosen(self, topics: Collection[str], side: str) -> list[Record]:
+        """The records that become columns, with the schemas of the registry in which they stand.
+
+        Raises:
+            SchemaRegistryError: the registry has no schema of one, or does not answer.
+        """
+        return [
+            (column, name, found.schema, tuple(_texts(found.definitions)))
+            for column, name in (self._records or {}).items()
             for found in [self._schema_with(name, topics, side)]
         ]
+
+    def with_records(self, chosen: Sequence[Record]) -> Self:
+        """With schemas that `chosen` has found, here or in another process."""
+        made = copy.copy(self)
+        made._chosen = list(chosen)  # noqa: SLF001  (of this class)
         made._decode_with("", [], [])  # noqa: SLF001  (of this class)
         return made
 
@@ -156,7 +168,7 @@ class Avro(Registered[str]):
         if self._records is None:
             return _native.AvroDecoder(schema, _texts(references), self._wanted, writers)
         texts = _texts(references)
-        chosen = self._chosen or [(column, name, schema, texts) for column, name in self._records.items()]
+        chosen = self._chosen or [(column, name, schema, tuple(texts)) for column, name in self._records.items()]
         decoder = _native.AvroDecoder.of_records(chosen, self._wanted, (schema, texts) if writers is None else None)
         for number, written in writers or ():
             decoder = decoder.with_writer(number, written, texts)
@@ -174,7 +186,7 @@ class Avro(Registered[str]):
         return schema
 
 
-_Record: TypeAlias = tuple[str, str, str, list[str]]
+Record: TypeAlias = tuple[str, str, str, tuple[str, ...]]
 """The column of a record, its name, a schema that has it, and those that this one names."""
 
 

@@ -8,6 +8,10 @@ use crate::seen::Seen;
 
 /// The most members of an object whose layout is kept.
 const MEMBERS_MAX: usize = 1024;
+/// The most members of two layouts that become one: each of one is looked for in the other.
+const MERGED_MAX: usize = 256;
+/// The most bytes between values that are no name: a comma, and spaces.
+const BETWEEN_BYTES_MAX: usize = 64;
 
 /// What stands around the values of an object.
 #[derive(Debug, Clone)]
@@ -80,7 +84,7 @@ impl Layout {
             let (start, before) = (cursor.at(), between(end, cursor.at()));
             let is_first = open.is_none();
             let usual = if is_first { &mut open } else { &mut separator };
-            is_usual &= *usual.get_or_insert(before) == before;
+            is_usual &= before.len() <= BETWEEN_BYTES_MAX && *usual.get_or_insert(before) == before;
             let field = fields.named(cursor, text)?;
             is_usual &= names.len() < MEMBERS_MAX && field.is_none_or(|at| seen.insert(at));
             cursor.peek();
@@ -92,6 +96,7 @@ impl Layout {
             Ok(())
         });
         let is_object = read.and_then(|()| cursor.end()).is_ok();
+        is_usual &= row.len() - end.min(row.len()) <= BETWEEN_BYTES_MAX;
         let missing = (0..fields.each.len()).filter(|at| !seen.contains(*at)).collect();
         let (open, tail) = match open {
             Some(open) => (open, between(end, row.len())),
@@ -111,6 +116,9 @@ impl Layout {
     /// The layout of rows that have members of both; the other, if theirs are in another order.
     pub(super) fn merged(self, other: Self) -> Self {
         let around = |of: &Self| (of.open.clone(), of.tail.clone());
+        if self.members.len() + other.members.len() > MERGED_MAX {
+            return other;
+        }
         let mut members: Vec<Member> = Vec::with_capacity(self.members.len());
         let mut mine = self.members.iter();
         for member in &other.members {
@@ -125,7 +133,7 @@ impl Layout {
         let mut fields: Vec<_> = members.iter().filter_map(|member| member.field).collect();
         fields.sort_unstable();
         let is_twice = fields.windows(2).any(|pair| matches!(pair, [a, b] if a == b));
-        if is_twice || around(&self) != around(&other) || members.len() > MEMBERS_MAX {
+        if is_twice || around(&self) != around(&other) {
             return other;
         }
         let missing = other.missing.iter().copied().filter(|at| fields.binary_search(at).is_err()).collect();
