@@ -245,8 +245,14 @@ def test_a_stream_decodes_too(spark, broker, topic, tmp_path):
         ({"value.format": "avro", "value.schema": "{}", "value.on.error": "skip"}, "raise, null, column"),
         ({"value.format": "avro", "value.schema": "{}", "value.reader": "3"}, "value.reader chooses a schema"),
         ({"value.format": "avro", "schema.registry.url": "u", "value.reader": "x"}, "latest or the id"),
-        ({"value.format": "json", "value.records": "a.B"}, "value.records has no effect with value.format=json"),
-        ({"value.format": "avro", "value.records": " , "}, "value.records is ','; it takes names of records"),
+        (
+            {"value.format": "json", "value.records": "a.B", "value.schema": "{}"},
+            "value.records has no effect with value.format=json",
+        ),
+        (
+            {"value.format": "avro", "value.records": " , ", "value.schema": "{}"},
+            "value.records is ','; it takes names of records",
+        ),
         ({"value.format": "avro", "value.records": "a.B,c.B", "value.schema": "{}"}, "two would be one column"),
         ({"schema.registry.url": "http://x"}, "no effect without value.format or key.format"),
         ({"bearer.auth.token": "secret"}, "bearer.auth.token needs schema.registry.url"),
