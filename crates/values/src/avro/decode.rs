@@ -137,7 +137,8 @@ impl<'p> Reading<'p> {
                 Skip::Fixed(size) => block.each_or_null(*null, |bytes| bytes.take(size).map(drop)),
                 _ => block.each_or_null(*null, |bytes| self.skip_one(of, bytes)),
             },
-            Skip::Boolean | Skip::Other(_) => block.each(|bytes| self.skip_one(of, bytes)),
+            Skip::Boolean => block.each(|bytes| bytes.boolean().map(drop)),
+            Skip::Other(_) => block.each(|bytes| self.skip_one(of, bytes)),
         }
     }
 
