@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from headrace.values.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -45,6 +44,7 @@ _OF_THIS_PROCESS = frozenset({"_decoder", "_lock", "_absent", "_guids", "_writer
 Named = tuple[str, str]
 """The name and the text of a schema that another one names."""
 SchemaT = TypeVar("SchemaT")
+NameT = TypeVar("NameT", int, bytes)
 SchemaIdPlace: TypeAlias = Literal["prefix", "header"]
 """Where what is written says which schema it was written with."""
 
@@ -349,27 +349,29 @@ class Registered(Written[SchemaT]):
 
     def _learn_guids(self, headers: pa.Array | None) -> None:
         """Looks up the ids of GUIDs."""
-        absent, guids = 0, self._new_guids(headers)
-        for at, guid in enumerate(guids):
-            assert self._registry is not None  # noqa: S101  (as `_new_guids` has seen)
-            found = self._asked(guid, partial(self._registry.by_guid, str(uuid.UUID(bytes=guid))))
-            if found is not None:
+        registry = self._registry
+        if registry is not None:
+            for guid, found in self._asked(
+                self._new_guids(headers), lambda guid: registry.by_guid(str(uuid.UUID(bytes=guid)))
+            ):
                 self._guids[guid] = found.id
-                continue
-            absent += 1
-            if absent >= _ABSENT_OF_BATCH_MAX:
-                self._take_as_absent(guids[at:])
-                return
 
-    def _asked(self, name: int | bytes, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema | None:
-        """What the registry has under an id or a GUID; nothing if it has none, which holds for a while."""
-        try:
-            return ask()
-        except SchemaRegistryError as error:
-            if error.status != http.HTTPStatus.NOT_FOUND:
-                raise
-            self._take_as_absent([name])
-            return None
+    def _asked(
+        self, names: Sequence[NameT], ask: Callable[[NameT], RegisteredSchema]
+    ) -> Iterator[tuple[NameT, RegisteredSchema]]:
+        """What the registry has under ids or GUIDs. That it has nothing under one holds for a while."""
+        absent = 0
+        for at, name in enumerate(names):
+            try:
+                yield name, ask(name)
+            except SchemaRegistryError as error:
+                if error.status != http.HTTPStatus.NOT_FOUND:
+                    raise
+                absent += 1
+                if absent >= _ABSENT_OF_BATCH_MAX:
+                    self._take_as_absent(names[at:])
+                    return
+                self._take_as_absent([name])
 
     def _take_as_absent(self, names: Sequence[int | bytes]) -> None:
         """They are unknown for a while."""
@@ -379,16 +381,9 @@ class Registered(Written[SchemaT]):
 
     def _learn_ids(self, rows: pa.Array) -> None:
         """Looks up the schemas of ids."""
-        absent, numbers = 0, self._missing(rows)
-        for at, number in enumerate(numbers):
-            assert self._registry is not None  # noqa: S101  (as `_missing` has seen)
-            found = self._asked(number, partial(self._registry.schema, number))
-            if found is None:
-                absent += 1
-                if absent >= _ABSENT_OF_BATCH_MAX:
-                    self._take_as_absent(numbers[at:])
-                    return
-                continue
+        if self._registry is None:
+            return
+        for _, found in self._asked(self._missing(rows), self._registry.schema):
             why = None if found.schema_type == self.kind else f"it is of type {found.schema_type}, not {self.kind}"
             # Another thread may have learnt of others meanwhile.
             with self._lock:

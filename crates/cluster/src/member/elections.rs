@@ -94,7 +94,12 @@ impl Member {
             let Some(partition) = self.view.partitions.get(place) else { continue };
             let key = Key::Partition(*place).text();
             compares.push(Compare::Modified(key.clone(), partition.modified));
-            compares.extend(self.all_back(&partition.value));
+            for back in self.all_back(&partition.value) {
+                // Partitions have the same few brokers, and there is room for 128 compares.
+                if !compares.contains(&back) {
+                    compares.push(back);
+                }
+            }
             let value = self.led_by_us(&partition.value, own);
             changes.push(Change::Put(key, model::encode(&value), None));
             self.elections.waiting.insert(*place, None);

@@ -222,7 +222,8 @@ impl Member {
             What::Elect(places) => self.answer_election(&places, answer),
             What::Command(id) => self.answer_command(id, answer),
             What::Transfer(place) => self.answer_transfer(place),
-            What::Revoke if self.leaving => self.leave(),
+            // Not that of an earlier lease, while this one is needed to hand over.
+            What::Revoke if self.leaving && self.lease.is_none() => self.leave(),
             What::Step(_) | What::Revoke => {}
         }
     }

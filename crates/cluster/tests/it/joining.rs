@@ -1,7 +1,9 @@
 //! What a broker finds in a store that is not as it should be.
 
+use std::collections::BTreeMap;
+
 use headrace_cluster::local::LocalStore;
-use headrace_cluster::model::{self, ClusterValue, FORMAT, NodeValue};
+use headrace_cluster::model::{self, ClusterValue, FORMAT, NodeValue, TopicValue};
 use headrace_cluster::store::Change;
 use headrace_cluster::{Answer, Member, MemberConfig, MemberEvent, Refusal, Request};
 
@@ -146,4 +148,35 @@ fn a_second_broker_of_a_number_waits_for_the_first() {
     }
     assert!((SESSION_MS..SESSION_MS + 500).contains(&now_ms), "{now_ms}");
     assert_eq!(first.acts(now_ms), None);
+}
+
+/// It leaves when the lease that it has is revoked, and not when an answer about an earlier one comes.
+#[test]
+fn a_late_answer_about_an_earlier_lease_ends_no_membership() {
+    let mut store = LocalStore::new();
+    let [_, mut first] = [(2, 2), (1, 1)].map(|(node, client)| {
+        let mut member = Member::new(config(node, None), 1);
+        settle(&mut store, client, &mut member, 1);
+        member
+    });
+    let first = &mut first;
+    let id = "AAAAAAAAAAAAAAAAAAAAAQ";
+    let place = (id.parse().unwrap(), 0);
+    let topic = TopicValue { id: id.into(), partitions: 1, configs: BTreeMap::new() };
+    first.create_topic(1, "t", &topic, &[vec![1, 2]]).unwrap();
+    settle(&mut store, 1, first, 1);
+    assert_eq!(first.leads(1, place), Some(0));
+    // Its time is over, and nobody answers its revocation; it registers again, and leads again since it has lost nothing.
+    first.handle_timeout(SESSION_MS);
+    let (late, revoke) = first.poll_request().unwrap();
+    assert!(matches!(revoke, Request::Revoke(_)));
+    let revoked = store.handle(SESSION_MS, 1, late, &revoke).unwrap();
+    settle(&mut store, 1, first, SESSION_MS);
+    assert_eq!(first.leads(SESSION_MS, place), Some(1));
+    first.stop(SESSION_MS);
+    first.handle_answer(SESSION_MS, late, &revoked);
+    assert!(first.acts(SESSION_MS).is_some(), "it is still handing over");
+    let events = settle(&mut store, 1, first, SESSION_MS);
+    assert_eq!(events.last(), Some(&MemberEvent::Left));
+    assert!(store.get("nodes/1").is_none(), "its lease has ended");
 }

@@ -196,6 +196,8 @@ impl World {
                 MemberEvent::Waits(_) => self.outcome.waits += 1,
                 MemberEvent::Refused(why) => panic!("broker {id}: {why}"),
                 MemberEvent::Left => {
+                    let clock = self.clock(id);
+                    assert_eq!(self.brokers[&id].member.acts(clock), None, "broker {id} has left and acts");
                     self.outcome.left += 1;
                     self.kill(id, 3_000);
                 }

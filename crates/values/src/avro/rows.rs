@@ -1,13 +1,13 @@
 //! Rows of many schemas into one column, in blocks.
 
+use std::ptr;
 use std::sync::Arc;
-use std::{mem, ptr};
 
 use super::cursor::Cursor;
 use super::decode::{Block, Reading};
 use super::plan::Op;
 use super::schema::AvroSchema;
-use crate::blocks::{BLOCK_ROWS, BadRow, BlockReader, Pace};
+use crate::blocks::{BLOCK_ROWS, BadRow, BlockReader, Waiting};
 use crate::collected::Collected;
 use crate::column::Column;
 use crate::error::{Failure, Result, RowError, RowErrorKind};
@@ -23,7 +23,7 @@ pub(super) struct Plan {
 
 /// A row whose bytes have not been read yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting<'a> {
+pub(super) struct Unread<'a> {
     row: usize,
     bytes: &'a [u8],
     plan: &'a Plan,
@@ -34,9 +34,8 @@ pub(super) struct RowReader<'a> {
     reader: &'a AvroSchema,
     each_text: bool,
     collected: Collected,
-    waiting: Vec<Waiting<'a>>,
+    waiting: Waiting<Unread<'a>>,
     block: Block<'a>,
-    pace: Pace,
 }
 
 impl<'a> RowReader<'a> {
@@ -44,32 +43,25 @@ impl<'a> RowReader<'a> {
     pub(super) fn new(reader: &'a AvroSchema, column: Column, each_text: bool) -> Self {
         let collected = Collected::new(column);
         let block = Block { rests: Vec::with_capacity(BLOCK_ROWS), budget: collected.budget };
-        let waiting = Vec::with_capacity(BLOCK_ROWS);
-        Self { reader, each_text, collected, waiting, block, pace: Pace::new() }
+        Self { reader, each_text, collected, waiting: Waiting::default(), block }
     }
 
     #[inline]
     pub(super) fn add(&mut self, row: usize, bytes: &'a [u8], plan: &'a Plan) {
-        self.waiting.push(Waiting { row, bytes, plan });
-        if self.waiting.len() >= BLOCK_ROWS {
-            self.read_waiting();
-        }
+        self.add_row(Unread { row, bytes, plan });
     }
 
     pub(super) fn null(&mut self) {
-        self.read_waiting();
-        self.collected.null();
+        self.caught_up().null();
     }
 
     pub(super) fn bad(&mut self, row: usize, why: RowErrorKind) {
-        self.read_waiting();
-        self.collected.bad(row, why);
+        self.caught_up().bad(row, why);
     }
 
     /// Adds a null for a row that was bad when it was read before.
     pub(super) fn bad_again(&mut self, why: &RowError) {
-        self.read_waiting();
-        self.collected.bad_again(why);
+        self.caught_up().bad_again(why);
     }
 
     /// All rows, and what was wrong with some.
@@ -78,27 +70,24 @@ impl<'a> RowReader<'a> {
         (self.collected.column, self.collected.errors)
     }
 
-    fn read_waiting(&mut self) {
-        let (mut waiting, mut pace) = (mem::take(&mut self.waiting), self.pace);
-        pace.read(self, &waiting);
-        waiting.clear();
-        (self.waiting, self.pace) = (waiting, pace);
-    }
-
-    fn reading(&self, row: &Waiting<'a>) -> Reading<'a> {
+    fn reading(&self, row: &Unread<'a>) -> Reading<'a> {
         Reading { writer: &row.plan.schema, reader: self.reader, each_text: self.each_text }
     }
 }
 
 impl<'a> BlockReader for RowReader<'a> {
-    type Row = Waiting<'a>;
+    type Row = Unread<'a>;
 
     fn collected(&mut self) -> &mut Collected {
         &mut self.collected
     }
 
+    fn waiting(&mut self) -> &mut Waiting<Unread<'a>> {
+        &mut self.waiting
+    }
+
     /// Reads rows up to the step at which their schemas differ together, and each by itself from there on.
-    fn read_block(&mut self, rows: &[Waiting<'a>]) -> Result<(), BadRow> {
+    fn read_block(&mut self, rows: &[Unread<'a>]) -> Result<(), BadRow> {
         let Some(first) = rows.first() else { return Ok(()) };
         let (mut same, mut other) = (first.plan.steps.len(), first.plan);
         let mut records = matches!(first.plan.op, Op::Record(_));
@@ -115,7 +104,7 @@ impl<'a> BlockReader for RowReader<'a> {
         self.block.rests.clear();
         self.block.rests.extend(rows.iter().map(|row| row.bytes));
         let (reading, each_text, reader) = (self.reading(first), self.each_text, self.reader);
-        let of_row = |row: &Waiting<'a>| Reading { writer: &row.plan.schema, reader, each_text };
+        let of_row = |row: &Unread<'a>| Reading { writer: &row.plan.schema, reader, each_text };
         let row_at = |at: usize| rows.get(at).ok_or_else(|| Failure::from(RowErrorKind::Internal));
         if let (true, Column::Struct(column)) = (records, &mut self.collected.column) {
             let together = first.plan.op.steps().get(..same).unwrap_or_default();
@@ -142,7 +131,7 @@ impl<'a> BlockReader for RowReader<'a> {
         Ok(())
     }
 
-    fn read_one(&mut self, row: &Waiting<'a>) {
+    fn read_one(&mut self, row: &Unread<'a>) {
         let reading = self.reading(row);
         self.collected.add(row.row, |column, budget| {
             let mut bytes = Cursor::new(row.bytes, *budget);

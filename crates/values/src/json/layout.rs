@@ -114,9 +114,9 @@ impl Layout {
     }
 
     /// The layout of rows that have members of both; the other, if theirs are in another order.
-    pub(super) fn merged(self, other: Self) -> Self {
-        let around = |of: &Self| (of.open.clone(), of.tail.clone());
-        if self.members.len() + other.members.len() > MERGED_MAX {
+    pub(super) fn merged(&self, other: Self) -> Self {
+        let is_small = self.members.len() + other.members.len() <= MERGED_MAX;
+        if !is_small || self.open != other.open || self.tail != other.tail {
             return other;
         }
         let mut members: Vec<Member> = Vec::with_capacity(self.members.len());
@@ -132,8 +132,7 @@ impl Layout {
         members.extend(mine.cloned());
         let mut fields: Vec<_> = members.iter().filter_map(|member| member.field).collect();
         fields.sort_unstable();
-        let is_twice = fields.windows(2).any(|pair| matches!(pair, [a, b] if a == b));
-        if is_twice || around(&self) != around(&other) {
+        if fields.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
             return other;
         }
         let missing = other.missing.iter().copied().filter(|at| fields.binary_search(at).is_err()).collect();

@@ -1,6 +1,6 @@
 //! Rows of JSON into one column, in blocks of rows that look alike.
 
-use std::{mem, str};
+use std::str;
 
 use arrow_schema::ArrowError;
 
@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 use super::layout::Layout;
 use super::target::{Fields, Kind, Target};
 use super::value::{self, State};
-use crate::blocks::{BLOCK_ROWS, BadRow, BlockReader, Pace};
+use crate::blocks::{BadRow, BlockReader, Waiting};
 use crate::collected::Collected;
 use crate::column::Column;
 use crate::error::{RowError, RowErrorKind};
@@ -22,7 +22,7 @@ const ALONE_FIRST: usize = 8;
 
 /// A row whose bytes have not been read yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting<'a> {
+pub(super) struct Unread<'a> {
     row: usize,
     bytes: &'a [u8],
 }
@@ -32,10 +32,9 @@ pub(super) struct RowReader<'a> {
     target: &'a Target,
     are_utf8: bool,
     collected: Collected,
-    waiting: Vec<Waiting<'a>>,
+    waiting: Waiting<Unread<'a>>,
     block: Block<'a>,
     state: State,
-    pace: Pace,
     layout: Option<Layout>,
     /// So many rows are still read by themselves.
     alone: usize,
@@ -50,10 +49,9 @@ impl<'a> RowReader<'a> {
             target,
             are_utf8,
             collected: Collected::new(column),
-            waiting: Vec::with_capacity(BLOCK_ROWS),
+            waiting: Waiting::default(),
             block: Block::new(),
             state: State::new()?,
-            pace: Pace::new(),
             layout: None,
             alone: 0,
             alone_next: 0,
@@ -66,17 +64,11 @@ impl<'a> RowReader<'a> {
             Err(_) => bytes,
         };
         if !self.are_utf8 && str::from_utf8(bytes).is_err() {
-            self.read_waiting();
-            return self.collected.bad(row, RowErrorKind::Utf8);
+            return self.caught_up().bad(row, RowErrorKind::Utf8);
         }
-        let row = Waiting { row, bytes };
+        let row = Unread { row, bytes };
         match &self.target.kind {
-            Kind::Struct(fields) if self.has_layout(bytes, fields) => {
-                self.waiting.push(row);
-                if self.waiting.len() >= BLOCK_ROWS {
-                    self.read_waiting();
-                }
-            }
+            Kind::Struct(fields) if self.has_layout(bytes, fields) => self.add_row(row),
             _ => {
                 self.read_waiting();
                 self.read_one(&row);
@@ -108,8 +100,7 @@ impl<'a> RowReader<'a> {
     }
 
     pub(super) fn null(&mut self) {
-        self.read_waiting();
-        self.collected.null();
+        self.caught_up().null();
     }
 
     /// All rows, and what was wrong with some.
@@ -117,23 +108,20 @@ impl<'a> RowReader<'a> {
         self.read_waiting();
         (self.collected.column, self.collected.errors)
     }
-
-    fn read_waiting(&mut self) {
-        let (mut waiting, mut pace) = (mem::take(&mut self.waiting), self.pace);
-        pace.read(self, &waiting);
-        waiting.clear();
-        (self.waiting, self.pace) = (waiting, pace);
-    }
 }
 
 impl<'a> BlockReader for RowReader<'a> {
-    type Row = Waiting<'a>;
+    type Row = Unread<'a>;
 
     fn collected(&mut self) -> &mut Collected {
         &mut self.collected
     }
 
-    fn read_block(&mut self, rows: &[Waiting<'a>]) -> Result<(), BadRow> {
+    fn waiting(&mut self) -> &mut Waiting<Unread<'a>> {
+        &mut self.waiting
+    }
+
+    fn read_block(&mut self, rows: &[Unread<'a>]) -> Result<(), BadRow> {
         let (Some(layout), Kind::Struct(fields), Column::Struct(column)) =
             (self.layout.as_ref().filter(|_| self.alone == 0), &self.target.kind, &mut self.collected.column)
         else {
@@ -148,7 +136,7 @@ impl<'a> BlockReader for RowReader<'a> {
         Ok(())
     }
 
-    fn read_one(&mut self, row: &Waiting<'a>) {
+    fn read_one(&mut self, row: &Unread<'a>) {
         let (target, state, errors) = (self.target, &mut self.state, self.collected.errors.len());
         self.collected.add(row.row, |column, budget| {
             state.budget = *budget;
