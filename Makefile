@@ -67,7 +67,7 @@ soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of l
 	@HEADRACE_DAMAGES=$${HEADRACE_DAMAGES:-100000} cargo test --locked --quiet -p headrace-broker --test it damage
 	@HEADRACE_FUZZ_FIRST=$${HEADRACE_FUZZ_FIRST:-$$(date +%s)000000} HEADRACE_FUZZ_SECONDS=$${HEADRACE_FUZZ_SECONDS:-300} \
 	  cargo test --locked --quiet -p headrace-values --test it
-	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 $(ARGS)
+	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: fmt
 fmt: need-demo $(STAMPS)/test ## format Rust and Python

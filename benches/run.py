@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from benches import (
     append_cost,
     consume,
+    copies,
     direct,
     direct_spark,
     flow,
@@ -248,6 +249,7 @@ GROUPS = {
     "append": append_cost.rows,
     "memory": memory.rows,
     "pipelining": pipelining.rows,
+    "copies": copies.rows,
     "stall": stalled.rows,
     "spark": spark,
     "streams": streams.rows,

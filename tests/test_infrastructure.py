@@ -43,6 +43,33 @@ def test_what_a_file_shares_is_made_once_however_many_processes_there_are(tmp_pa
     assert made["test_c"] == made["test_d"]
 
 
+DIES = """
+import os, pathlib, signal, time
+
+def test_first(): ...
+
+def test_dies():
+    time.sleep(1)
+    if not pathlib.Path("died").exists():
+        pathlib.Path("died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def test_last(): ...
+"""
+
+
+def test_a_run_ends_though_a_process_of_it_dies(tmp_path):
+    """As when memory is short. The others have ended by then, and the dead one has finished files before."""
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    for name in ("test_a", "test_b", "test_c", "test_d"):
+        (folder / f"{name}.py").write_text("".join(f"def test_{number}(): ...\n" for number in range(4)))
+    (folder / "test_e.py").write_text(DIES)
+    done = run(folder)
+    assert "crashed while running 'tests/test_e.py::test_dies'" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 19 passed" in done.stdout
+
+
 WHERE = """
 import os, pathlib
 

@@ -31,6 +31,19 @@ class Together(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Gives what a process that died had still to do to the others.
+
+        xdist gives them its finished files too. Whoever gets one has nothing to do, reports nothing, and so gets
+        nothing more: the run would never end.
+        """
+        # xdist asks twice about a process that dies while it ends.
+        if node in self.assigned_work:
+            files = self.assigned_work[node]
+            self.assigned_work[node] = {name: tests for name, tests in files.items() if not all(tests.values())}
+        was_running: str | None = super().remove_node(node)
+        return was_running
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         units = [*(unit for unit in LONGEST if unit in self.workqueue), *self.workqueue]
         polite = len(self.nodes) <= len(POLITE) or node.gateway.id in POLITE

@@ -26,6 +26,7 @@ __all__ = [
     "JsonDecoder",
     "JsonEncoder",
     "LogLines",
+    "Metadata",
     "Producer",
     "ProtobufDecoder",
     "ProtobufEncoder",
@@ -66,8 +67,20 @@ class _Recipient(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 @final
+class Metadata:
+    def __new__(cls, file: str | None = None, etcd: str | None = None) -> Metadata: ...
+
+@final
 class Broker:
-    def __new__(cls, host: str, port: int, data_dir: str, settings: _Options, temporary: bool = False) -> Broker: ...
+    def __new__(
+        cls,
+        host: str,
+        port: int,
+        data_dir: str,
+        settings: _Options,
+        temporary: bool = False,
+        metadata: Metadata | None = None,
+    ) -> Broker: ...
     @property
     def bootstrap_servers(self) -> str: ...
     @property

@@ -22,7 +22,7 @@ from headrace.spark.source import BatchReader, StreamReader, read_range
 from tests.broker.raw import Connection, batch
 from tests.kafka.cluster import Cluster
 from tests.spark.conftest import produce
-from tests.spark.test_clients import native_threads, nothing_kept  # noqa: F401  (a fixture for all of these)
+from tests.spark.test_clients import all_ended, nothing_kept  # noqa: F401  (a fixture for all of these)
 from tests.values.test_avro import framed
 
 pytestmark = pytest.mark.spark
@@ -254,7 +254,7 @@ def test_a_query_that_stops_half_way_has_the_letters_of_what_it_took(embedded_br
     taken = next(batches).num_rows
     assert taken < len(values)
     batches.close()
-    assert not native_threads()
+    assert all_ended()
     found = places(cluster, topic)
     assert set(found) >= {(0, number) for number in range(taken)}
     assert len(found) == len(set(found))
@@ -267,7 +267,7 @@ def test_what_the_topic_does_not_take_names_the_option_and_loses_nothing(cluster
     with pytest.raises(DeadLetterError, match=rf"deadLetterTopic {topic}-dead: ") as raised:
         read(cluster, topic, 2)
     assert (raised.value.topic, raised.value.name) == (f"{topic}-dead", "MESSAGE_TOO_LARGE")
-    assert not [name for name in native_threads() if name.startswith("headrace-produc")]
+    assert all_ended("headrace-produc")
     allow(cluster, f"{topic}-dead", 10_000)
     assert read(cluster, topic, 2)["value"].to_pylist() == [None, {"id": 1}]
     assert places(cluster, topic) == [(0, 0)]

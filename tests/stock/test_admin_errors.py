@@ -12,6 +12,7 @@ import uuid
 from contextlib import closing
 
 import pytest
+from confluent_kafka import Producer
 from kafka.protocol import admin as messages
 
 pytestmark = pytest.mark.kafka
@@ -34,13 +35,11 @@ ONLY_DEFAULT = {
     "leader.replication.throttled.replicas": "*",
     "local.retention.bytes": "5",
     "local.retention.ms": "-3",
-    "min.insync.replicas": "2",
     "preallocate": "true",
     "remote.log.copy.disable": "true",
     "remote.log.delete.on.disable": "true",
     "remote.storage.enable": "true",
     "segment.jitter.ms": "-1",
-    "unclean.leader.election.enable": "true",
 }
 
 WRONG_SETTINGS = [
@@ -75,6 +74,8 @@ WRONG_SETTINGS = [
     ("delete.retention.ms", "-1"),
     ("max.compaction.lag.ms", "0"),
     ("min.compaction.lag.ms", "-1"),
+    ("min.insync.replicas", "0"),
+    ("unclean.leader.election.enable", "perhaps"),
 ]
 
 
@@ -306,6 +307,25 @@ def test_what_our_broker_does_not_do_is_refused_by_name(brokers, made, name, val
         assert code == INVALID_CONFIG
         assert said.startswith(f"Invalid value {value} for configuration {name}: this broker ")
         assert "docs/broker.md" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("min.insync.replicas", "2"), ("unclean.leader.election.enable", "true")], ids=str
+)
+def test_settings_of_copies_are_taken_where_there_is_one_broker(brokers, made, name, value):
+    same(brokers, "create", new(f"{made}x", settings=[(name, value)]))
+    same(brokers, "alter", (TOPIC, made, [(name, value)]))
+
+
+def test_all_copies_are_enough_where_there_are_fewer_than_min_insync_replicas(brokers, topic):
+    for broker in brokers:
+        assert broker.create(new(topic, settings=[("min.insync.replicas", "2")]), dry=False) == [(topic, NONE, None)]
+        host, port = broker.socket.getpeername()
+        errors = []
+        producer = Producer({"bootstrap.servers": f"{host}:{port}", "acks": "all", "retries": 0})
+        producer.produce(topic, b"x", on_delivery=lambda error, _, errors=errors: errors.append(error))
+        assert producer.flush(20) == 0
+        assert errors == [None]
 
 
 def test_settings_that_contradict_each_other(brokers, made):

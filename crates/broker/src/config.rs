@@ -77,6 +77,18 @@ options! {
     group_max_size: i32 = "group.max.size", number(1, INT_MAX), Some("2147483647"), false, "Most members that a group may have.";
     offsets_topic_num_partitions: i32 = "offsets.topic.num.partitions", number(1, 1_000), Some("1"), false, "Partitions of __consumer_offsets when it is created (Kafka: 50; a single node gains nothing from more than one).";
     offsets_topic_segment_bytes: i32 = "offsets.topic.segment.bytes", number(1_048_576, INT_MAX), Some("4194304"), false, "Segment size in bytes of __consumer_offsets.";
+    offsets_topic_replication_factor: i32 = "offsets.topic.replication.factor", number(1, 64), Some("3"), false, "Copies of __consumer_offsets when it is created; as many as there are brokers, if there are fewer.";
+    default_replication_factor: i32 = "default.replication.factor", number(1, 64), Some("1"), false, "Copies of the partitions of a topic that is created without a number of its own.";
+    min_insync_replicas: i32 = "min.insync.replicas", number(1, 64), Some("1"), false, "How many brokers must have a batch before it is acknowledged to a producer with acks all; all of them where a topic has fewer copies. With fewer in sync such a batch is refused.";
+    unclean_leader_election_enable: bool = "unclean.leader.election.enable", Kind::Bool, Some("false"), false, "Whether a broker may lead a partition that lacks committed records, if nobody else can: they are lost then.";
+    broker_session_timeout_ms: i32 = "broker.session.timeout.ms", number(1_000, 3_600_000), Some("3000"), false, "Time in ms after which a broker of a cluster counts as dead if the metadata store has not heard of it (Kafka: 9000).";
+    auto_leader_rebalance_enable: bool = "auto.leader.rebalance.enable", Kind::Bool, Some("true"), false, "Whether the first replica of a partition leads again once it is in sync: whoever leads then hands over.";
+    leader_imbalance_check_interval_seconds: i64 = "leader.imbalance.check.interval.seconds", number(1, 31_536_000), Some("300"), false, "How often, in s, brokers look whether first replicas lead.";
+    leader_imbalance_per_broker_percentage: i32 = "leader.imbalance.per.broker.percentage", number(0, 100), Some("10"), false, "Of the partitions in which a broker is the first replica, others may lead so many in a hundred.";
+    replica_lag_time_max_ms: i64 = "replica.lag.time.max.ms", number(1, LONG_MAX), Some("30000"), false, "A follower that has not caught up with its leader for so long, in ms, is taken out of the in-sync set.";
+    replica_fetch_wait_max_ms: i32 = "replica.fetch.wait.max.ms", number(1, INT_MAX), Some("500"), false, "How long, in ms, a follower's fetch waits at the leader for records.";
+    replica_fetch_max_bytes: i32 = "replica.fetch.max.bytes", number(0, INT_MAX), Some("1048576"), false, "Most bytes of one partition in an answer to a follower's fetch; one whole batch is sent even if it is larger.";
+    replica_fetch_response_max_bytes: i32 = "replica.fetch.response.max.bytes", number(0, INT_MAX), Some("10485760"), false, "Most bytes of records in an answer to a follower's fetch; one whole batch is sent even if it is larger.";
     offset_metadata_max_bytes: i32 = "offset.metadata.max.bytes", number(0, INT_MAX), Some("4096"), false, "Longest metadata in bytes that may be committed with an offset.";
     offsets_retention_minutes: i32 = "offsets.retention.minutes", number(1, INT_MAX), Some("10080"), false, "Time in minutes that the offsets of a group without members are kept.";
     offsets_retention_check_interval_ms: i64 = "offsets.retention.check.interval.ms", number(1, LONG_MAX), Some("600000"), false, "How often, in ms, expired offsets are removed.";
@@ -90,10 +102,12 @@ options! {
     headrace_verbs_device: String = "headrace.verbs.device", Kind::Text, Some(""), true, "The RDMA device, as `rdma link` shows it; by default the first one with an active port.";
     headrace_poll_spin_us: i32 = "headrace.poll.spin.us", number(0, 1_000_000), Some("50"), true, "How long, in us, the broker goes on polling shared memory after something arrived there, yielding the processor after each look, before it sleeps until it is woken.";
     headrace_direct_links_max: i32 = "headrace.direct.links.max", number(0, 100_000), Some("1000"), true, "Most clients that may share memory with the broker at the same time.";
-    headrace_direct_grants_max: i32 = "headrace.direct.grants.max", number(0, 60_000), Some("10000"), true, "Most grants that may be in force at the same time, for all clients together. A grant lets one client write or read one partition through shared memory.";
+    headrace_direct_grants_max: i32 = "headrace.direct.grants.max", number(0, 60_000), Some("10000"), true, "Most grants that may be in force at the same time, for all clients together. A grant lets one client write or read one partition through shared memory, or one leader write its copy.";
     headrace_direct_ring_bytes_max: i64 = "headrace.direct.ring.bytes.max", number(65_536, 1_073_741_824), Some("16777216"), true, "Most bytes of memory that one producer gets for writing batches of one partition; a larger batch goes over TCP.";
     headrace_direct_hole_timeout_ms: i64 = "headrace.direct.hole.timeout.ms", number(10, 3_600_000), Some("1000"), true, "When several producers write to one partition through the same shared memory, and one of them has reserved space there but not written to it: time in ms after which all of them get new memory.";
-    headrace_direct_memory_bytes: i64 = "headrace.direct.memory.bytes", number(0, LONG_MAX), Some("268435456"), true, "Most bytes of memory, for all clients together, for producers to write batches into and for log files that are kept in memory for readers over RDMA.";
+    headrace_direct_replication: bool = "headrace.direct.replication", Kind::Bool, Some("true"), true, "Whether a leader writes records into the memory of followers that run as its user on the same host (docs/cluster.md), instead of being asked for them over TCP.";
+    headrace_direct_replication_batch_bytes: i32 = "headrace.direct.replication.batch.bytes", number(1, 16_777_216), Some("1024"), true, "Up to how many bytes of batches that wait and lie one behind the other in a log are written into a follower's memory at once. A larger batch is written alone, and nothing waits for more.";
+    headrace_direct_memory_bytes: i64 = "headrace.direct.memory.bytes", number(0, LONG_MAX), Some("268435456"), true, "Most bytes of memory, for all clients together, for producers and leaders to write batches into and for log files that are kept in memory for readers over RDMA.";
 }
 
 /// Options that Kafka's broker has and this one does not, with the reason.
@@ -103,12 +117,15 @@ pub(crate) const UNSUPPORTED: &[(&str, &str)] = &[
     ("log.dirs", "one data directory is used: give log.dir"),
     ("broker.id", "the name is node.id"),
     ("process.roles", "there is one node that does everything"),
-    ("controller.quorum.voters", "there is one node and no controller quorum"),
-    ("controller.quorum.bootstrap.servers", "there is one node and no controller quorum"),
+    (
+        "controller.quorum.voters",
+        "the cluster's metadata lies in etcd (docs/cluster.md): there is no controller quorum",
+    ),
+    (
+        "controller.quorum.bootstrap.servers",
+        "the cluster's metadata lies in etcd (docs/cluster.md): there is no controller quorum",
+    ),
     ("zookeeper.connect", "there is no ZooKeeper"),
-    ("default.replication.factor", "one node keeps one replica"),
-    ("offsets.topic.replication.factor", "one node keeps one replica"),
-    ("min.insync.replicas", "one node keeps one replica"),
     ("compression.type", "the broker keeps the producer's compression"),
     ("log.retention.hours", "give log.retention.ms"),
     ("log.retention.minutes", "give log.retention.ms"),

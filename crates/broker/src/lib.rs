@@ -22,6 +22,7 @@ mod kernel;
 mod lacking;
 mod page;
 mod random;
+mod replication;
 mod store;
 mod topic_config;
 
@@ -30,7 +31,8 @@ pub use config::{BrokerConfig, ConfigError};
 pub use context::call::{ConnId, Response};
 pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
 pub use error::BrokerError;
-pub use kernel::{Broker, OTHER_REQUEST_BYTES_MAX};
+pub use kernel::{Broker, ClusterStart, OTHER_REQUEST_BYTES_MAX};
 pub use page::page as settings_page;
+pub use replication::{ClusterEvent, Lane, PeerAction, PeerConn, PushAction, PushEvent, PushWrite};
 pub use store::StartReport;
 pub use store::flush::FlushWork;

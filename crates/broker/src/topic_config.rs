@@ -82,7 +82,7 @@ use Type::{Boolean, Double, Int, List, Long, String as Text};
 const BOOLEANS: &[&str] = &["true", "false"];
 const NO_TIERS: &str = "has no tiered storage";
 const NO_RECOMPRESSION: &str = "keeps every batch as its producer compressed it";
-const NO_FOLLOWERS: &str = "is one node, and keeps one replica";
+const NO_THROTTLE: &str = "does not limit how fast followers copy";
 
 const LONG_MAX: &str = "9223372036854775807";
 
@@ -121,7 +121,7 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         0,
         "Time in ms after which new records are synced to disk.",
     ),
-    only_default("follower.replication.throttled.replicas", List, "", NO_FOLLOWERS),
+    only_default("follower.replication.throttled.replicas", List, "", NO_THROTTLE),
     number(
         "index.interval.bytes",
         Int,
@@ -129,7 +129,7 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         0,
         "Bytes of log between two index entries.",
     ),
-    only_default("leader.replication.throttled.replicas", List, "", NO_FOLLOWERS),
+    only_default("leader.replication.throttled.replicas", List, "", NO_THROTTLE),
     only_default("local.retention.bytes", Long, "-2", NO_TIERS),
     only_default("local.retention.ms", Long, "-2", NO_TIERS),
     number(
@@ -181,7 +181,13 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         0,
         "Accepted for compaction, which is not implemented yet.",
     ),
-    only_default("min.insync.replicas", Int, "1", NO_FOLLOWERS),
+    number(
+        "min.insync.replicas",
+        Int,
+        Broker("min.insync.replicas"),
+        1,
+        "How many brokers must have a batch before it is acknowledged to a producer with acks all; all of them where a topic has fewer copies.",
+    ),
     only_default("preallocate", Boolean, "false", "does not preallocate files"),
     only_default("remote.log.copy.disable", Boolean, "false", NO_TIERS),
     only_default("remote.log.delete.on.disable", Boolean, "false", NO_TIERS),
@@ -216,7 +222,13 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
     ),
     only_default("segment.jitter.ms", Long, "0", "closes segments without jitter"),
     number("segment.ms", Long, Broker("log.roll.ms"), 1, "Age in ms at which a segment is closed."),
-    only_default("unclean.leader.election.enable", Boolean, "false", NO_FOLLOWERS),
+    words(
+        "unclean.leader.election.enable",
+        Boolean,
+        Broker("unclean.leader.election.enable"),
+        BOOLEANS,
+        "Whether a broker may lead a partition that lacks committed records, if nobody else can: they are lost then.",
+    ),
 ];
 
 /// The setting of this name.
@@ -339,8 +351,16 @@ pub(crate) fn check_all(overrides: &BTreeMap<String, String>) -> Result<(), Stri
     Ok(())
 }
 
-/// The log settings of a topic with these overrides, all of which were checked.
-pub(crate) fn log_config(config: &BrokerConfig, overrides: &BTreeMap<String, String>) -> LogConfig {
+/// What the settings of a topic come to.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) log: LogConfig,
+    /// `min.insync.replicas`
+    pub(crate) min_in_sync: usize,
+}
+
+/// The settings of a topic with these overrides, all of which were checked.
+pub(crate) fn settings(config: &BrokerConfig, overrides: &BTreeMap<String, String>) -> Settings {
     let value = |name: &str| {
         let own = overrides.get(name).cloned();
         own.or_else(|| find(name).map(|o| o.default_value(config))).unwrap_or_default()
@@ -354,7 +374,7 @@ pub(crate) fn log_config(config: &BrokerConfig, overrides: &BTreeMap<String, Str
     };
     let deletes = value("cleanup.policy").split(',').any(|p| p.trim() == "delete");
     let append_time = value("message.timestamp.type").trim() == "LogAppendTime";
-    LogConfig {
+    let log = LogConfig {
         segment_bytes: size("segment.bytes"),
         segment_ms: long("segment.ms"),
         segment_index_bytes: size("segment.index.bytes"),
@@ -372,7 +392,8 @@ pub(crate) fn log_config(config: &BrokerConfig, overrides: &BTreeMap<String, Str
         message_timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
         producer_id_expiration_ms: i64::from(config.producer_id_expiration_ms),
-    }
+    };
+    Settings { log, min_in_sync: usize::try_from(long("min.insync.replicas")).unwrap_or(1) }
 }
 
 #[cfg(test)]
@@ -386,7 +407,7 @@ mod tests {
             assert_eq!(check(option.name, &option.default_value(&config)), Ok(()), "{}", option.name);
         }
         assert!(TOPIC_OPTIONS.is_sorted_by_key(|o| o.name));
-        assert_eq!(log_config(&config, &BTreeMap::new()), LogConfig::default());
+        assert_eq!(settings(&config, &BTreeMap::new()).log, LogConfig::default());
     }
 
     #[test]
@@ -394,7 +415,7 @@ mod tests {
         let config = BrokerConfig::from_pairs([]).unwrap();
         let set = |pairs: &[(&str, &str)]| {
             let overrides = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            log_config(&config, &overrides)
+            settings(&config, &overrides).log
         };
         let log = set(&[
             ("retention.ms", "5"),

@@ -12,6 +12,8 @@ use crate::store::{Answer, Change, Compare, Event, Pair, Request, Revision, Watc
 const RANGE_KEYS_MAX: u32 = 500;
 /// The longest message of a watch: etcd takes requests of 1.5 MiB, and base64 makes a third more of them.
 pub const WATCH_MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// With a million changes a second it is reached after a hundred thousand years.
+const REVISION_MAX: Revision = i64::MAX / 2;
 /// The gateway's code of what is not there.
 const NOT_FOUND: i64 = 5;
 
@@ -126,6 +128,12 @@ fn behind(prefix: &str) -> Vec<u8> {
     vec![0]
 }
 
+/// A state of the store. One that far ahead would make all that comes later count as old.
+fn revision(found: Long) -> Result<Revision, String> {
+    let is_possible = (0..=REVISION_MAX).contains(&found.0);
+    if is_possible { Ok(found.0) } else { Err(format!("the revision {} cannot be", found.0)) }
+}
+
 fn milliseconds(seconds: Long) -> u64 {
     u64::try_from(seconds.0).unwrap_or(0).saturating_mul(1000)
 }
@@ -229,17 +237,17 @@ impl Etcd {
                 let Some(LeaseAnswer { header, ttl, .. }) = answer.result else {
                     return Err(answer.error.unwrap_or_default().to_string());
                 };
-                Answer::KeptAlive { ttl_ms: milliseconds(ttl), revision: header.revision.0 }
+                Answer::KeptAlive { ttl_ms: milliseconds(ttl), revision: revision(header.revision)? }
             }
             Request::Revoke(_) => Answer::Revoked,
             Request::Range { .. } => {
                 let RangeAnswer { header, kvs, more } = parsed(body)?;
                 let pairs = kvs.into_iter().map(|kv| self.pair(&kv)).collect::<Result<_, _>>()?;
-                Answer::Range { revision: header.revision.0, pairs, more }
+                Answer::Range { revision: revision(header.revision)?, pairs, more }
             }
             Request::Commit { .. } => {
                 let TxnAnswer { header, succeeded } = parsed(body)?;
-                Answer::Committed { succeeded, revision: header.revision.0 }
+                Answer::Committed { succeeded, revision: revision(header.revision)? }
             }
             Request::Watch { .. } => return Err("a watch is a stream".to_owned()),
         })
@@ -255,8 +263,8 @@ impl Etcd {
         Ok(Pair {
             key: self.own_key(&kv.key)?,
             value: STANDARD.decode(&kv.value).map_err(|why| why.to_string())?,
-            created: kv.create_revision.0,
-            modified: kv.mod_revision.0,
+            created: revision(kv.create_revision)?,
+            modified: revision(kv.mod_revision)?,
             lease: Some(kv.lease.0).filter(|lease| *lease != 0),
         })
     }
@@ -309,7 +317,10 @@ impl WatchStream {
             Err(why) => return found.push(Watched::Ended(format!("etcd's message: {why}"))),
         };
         for event in answer.events {
-            let revision: Revision = event.kv.mod_revision.0;
+            let revision = match revision(event.kv.mod_revision) {
+                Ok(revision) => revision,
+                Err(why) => return found.push(Watched::Ended(format!("etcd's message: {why}"))),
+            };
             let event = match &*event.kind {
                 "DELETE" => self.etcd.own_key(&event.kv.key).map(Event::Deleted),
                 _ => self.etcd.pair(&event.kv).map(Event::Put),

@@ -2,12 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::store::{Answer, Change, Compare, Event, LeaseId, Pair, Request, Revision, Watched};
 
 /// Keys of one answer.
 const RANGE_KEYS_MAX: usize = 500;
 /// Revisions that are kept for watches.
 const HISTORY_MAX: Revision = 10_000;
+
+/// What lasts of a store. Our values are JSON, and so text.
+#[derive(Serialize, Deserialize)]
+struct SavedStore {
+    revision: Revision,
+    keys: Vec<Saved>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    key: String,
+    value: String,
+    created: Revision,
+    modified: Revision,
+}
 
 #[derive(Debug, Clone)]
 struct Lease {
@@ -34,6 +51,34 @@ impl LocalStore {
     #[must_use]
     pub fn new() -> Self {
         Self { oldest: 1, ..Self::default() }
+    }
+
+    /// Its state and the keys that belong to no lease, as JSON: what a store begins with that comes after it.
+    #[must_use]
+    pub fn save(&self) -> Vec<u8> {
+        let lasting = self.pairs.values().filter(|pair| pair.lease.is_none());
+        let keys = lasting.map(|pair| Saved {
+            key: pair.key.clone(),
+            value: String::from_utf8_lossy(&pair.value).into_owned(),
+            created: pair.created,
+            modified: pair.modified,
+        });
+        serde_json::to_vec_pretty(&SavedStore { revision: self.revision, keys: keys.collect() })
+            .unwrap_or_default()
+    }
+
+    /// A store that goes on from what [`Self::save`] made.
+    ///
+    /// # Errors
+    /// That is none of it.
+    pub fn load(saved: &[u8]) -> Result<Self, serde_json::Error> {
+        let SavedStore { revision, keys } = serde_json::from_slice(saved)?;
+        let pair = |saved: Saved| {
+            let Saved { key, value, created, modified } = saved;
+            (key.clone(), Pair { key, value: value.into_bytes(), created, modified, lease: None })
+        };
+        let pairs = keys.into_iter().map(pair).collect();
+        Ok(Self { revision, pairs, oldest: revision + 1, ..Self::new() })
     }
 
     /// Its state.

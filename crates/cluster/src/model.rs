@@ -85,8 +85,10 @@ pub struct NodeValue {
     /// `broker.rack`
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
-    /// Its logs have all that they had when it stopped: it was closed, or its process died and its machine did not.
-    pub intact: bool,
+    /// The broker epoch since which its logs have lost nothing: at each start after that it had been closed, or its process had
+    /// died and its machine had not. Nothing: since this registration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intact_since: Option<Revision>,
 }
 
 /// A topic.
@@ -100,6 +102,14 @@ pub struct TopicValue {
     /// Settings of its own.
     #[serde(default)]
     pub configs: BTreeMap<String, String>,
+}
+
+impl NodeValue {
+    /// Whether its logs have all that they had under an earlier registration of it.
+    #[must_use]
+    pub fn is_intact_since(&self, epoch: Revision) -> bool {
+        self.intact_since.is_some_and(|since| since <= epoch)
+    }
 }
 
 /// A broker under one of its registrations.

@@ -29,6 +29,15 @@ pub struct Partition {
     pub value: PartitionValue,
 }
 
+/// A topic, and since when it is like that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topic {
+    /// The revision that changed it last.
+    pub modified: Revision,
+    /// Its id, partitions and settings.
+    pub value: TopicValue,
+}
+
 /// All of the cluster, as of one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
@@ -39,7 +48,7 @@ pub struct View {
     /// The brokers that are alive.
     pub nodes: BTreeMap<NodeId, Node>,
     /// The topics by name.
-    pub topics: BTreeMap<String, TopicValue>,
+    pub topics: BTreeMap<String, Topic>,
     /// The partitions.
     pub partitions: BTreeMap<Place, Partition>,
 }
@@ -74,7 +83,7 @@ impl View {
             }
             (Key::Topic(name), Value::Topic(value)) => {
                 changed.topics.insert(name.clone());
-                self.topics.insert(name, value);
+                self.topics.insert(name, Topic { modified: pair.modified, value });
             }
             (Key::Partition(place), Value::Partition(value)) => {
                 changed.partitions.insert(place);
@@ -149,7 +158,9 @@ impl View {
         let in_sync =
             || partition.replicas.iter().filter_map(|id| partition.isr.iter().find(|one| one.0 == *id));
         let has_all = |one: &&Registration| {
-            self.nodes.get(&one.0).is_some_and(|node| node.epoch == one.1 || node.value.intact)
+            self.nodes
+                .get(&one.0)
+                .is_some_and(|node| node.epoch == one.1 || node.value.is_intact_since(one.1))
         };
         let all_back = || in_sync().all(|one| self.nodes.contains_key(&one.0));
         let found = in_sync().find(has_all).or_else(|| in_sync().next().filter(|_| all_back()));
@@ -158,8 +169,8 @@ impl View {
 
     /// The topic of an id.
     #[must_use]
-    pub fn topic(&self, id: Uuid) -> Option<(&str, &TopicValue)> {
+    pub fn topic(&self, id: Uuid) -> Option<(&str, &Topic)> {
         let id = id.to_string();
-        self.topics.iter().find(|(_, topic)| topic.id == id).map(|(name, topic)| (&**name, topic))
+        self.topics.iter().find(|(_, topic)| topic.value.id == id).map(|(name, topic)| (&**name, topic))
     }
 }

@@ -46,6 +46,14 @@ pub struct Round {
     turns: usize,
     idle: usize,
     any: bool,
+    stopped: bool,
+}
+
+impl Round {
+    /// It is to end: something is to be done elsewhere.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
 }
 
 impl BrokerPolling {
@@ -69,7 +77,7 @@ impl BrokerPolling {
     /// Begins a round.
     #[must_use]
     pub fn begin(&self, now_us: u64) -> Round {
-        Round { since_us: now_us, turns: 0, idle: 0, any: false }
+        Round { since_us: now_us, turns: 0, idle: 0, any: false, stopped: false }
     }
 
     /// After a poll of all links, in which something came or not.
@@ -79,7 +87,7 @@ impl BrokerPolling {
         round.idle = if came { 0 } else { round.idle + 1 };
         let stirred = round.any || self.is_stirred(now_us);
         let long = now_us.saturating_sub(round.since_us) > TURNS_US_MAX;
-        if !stirred || long || round.idle >= IDLE_TURNS_MAX || round.turns >= TURNS_MAX {
+        if round.stopped || !stirred || long || round.idle >= IDLE_TURNS_MAX || round.turns >= TURNS_MAX {
             Next::End
         } else if came {
             Next::Poll

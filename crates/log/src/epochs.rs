@@ -59,6 +59,13 @@ impl Epochs {
         self.changed |= self.starts.len() != before;
     }
 
+    /// There are no records from `end` on: an epoch that began there, or later, has none.
+    pub(crate) fn forget_from(&mut self, end: i64) {
+        let before = self.starts.len();
+        self.starts.retain(|(_, start)| *start < end);
+        self.changed |= self.starts.len() != before;
+    }
+
     /// The log now starts at `start`: the epoch there starts there too.
     pub(crate) fn cut_start(&mut self, start: i64) {
         let gone = self.starts.partition_point(|(_, first)| *first <= start);

@@ -146,6 +146,23 @@ impl<D: Disk, E: Entry> Index<D, E> {
         Ok(())
     }
 
+    /// Takes out the entries from the first on for which `stays` does not hold; of a hot index.
+    pub(crate) fn cut(&mut self, disk: &D, stays: impl Fn(E) -> bool) -> Result<(), DiskError> {
+        let Some(hot) = &mut self.hot else { return Ok(()) };
+        let len = hot.partition_point(|entry| stays(*entry));
+        if let Some(file) = self.file.as_ref().filter(|_| self.written > len) {
+            file.truncate(disk, (len * E::LEN) as u64)?;
+            self.written = len;
+        }
+        hot.truncate(len);
+        let mut bytes = Vec::with_capacity(len * E::LEN);
+        for entry in hot.iter() {
+            entry.encode(&mut bytes);
+        }
+        (self.len, self.last, self.crc) = (len, hot.last().copied(), crc32c_append(0, &bytes));
+        Ok(())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

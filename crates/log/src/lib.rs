@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod copies;
 mod disk;
 mod epochs;
 mod error;

@@ -77,6 +77,8 @@ pub struct FlushWork<F> {
     pub up_to: i64,
     /// How many syncs of the log had failed before.
     pub(crate) failed_syncs: u64,
+    /// How often the log had been cut before.
+    pub(crate) cuts: u64,
 }
 
 /// Whether syncs can be believed.
@@ -124,6 +126,8 @@ pub struct Log<D: Disk> {
     pub(crate) doubt: Doubt,
     /// Failed syncs. One that was begun before the last of them proves nothing.
     pub(crate) failed_syncs: u64,
+    /// How often records were cut off its end. A flush that was begun before proves nothing about what came after.
+    pub(crate) cuts: u64,
 }
 
 impl<D: Disk> fmt::Debug for Log<D> {
@@ -177,6 +181,12 @@ impl<D: Disk> Log<D> {
     #[must_use]
     pub fn end_offset(&self) -> i64 {
         self.active.next_offset
+    }
+
+    /// Whether there are no batches in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.closed.is_empty() && self.active.size == 0
     }
 
     /// Everything before this offset is durable; the next start needs to check only what is after it.
@@ -249,9 +259,21 @@ impl<D: Disk> Log<D> {
         }
         let base_offset = self.end_offset();
         let next = place(&mut batches, base_offset, origin.leader_epoch)?;
-        self.make_room(now, &batches)?;
-        self.write(&batches)?;
-        for Checked { header, .. } in &batches {
+        self.append_checked(now, &batches)?;
+        Ok(Appended {
+            base_offset,
+            last_offset: next - 1,
+            log_append_time: stamped,
+            log_start_offset: self.start_offset,
+            duplicate: false,
+        })
+    }
+
+    /// Appends batches that were checked, and have their offsets and epochs.
+    pub(crate) fn append_checked(&mut self, now: Now, batches: &[Checked<'_>]) -> Result<(), AppendError> {
+        self.make_room(now, batches)?;
+        self.write(batches)?;
+        for Checked { header, .. } in batches {
             self.active.note(header.into(), &self.config);
             self.producers.note(header, now.wall_ms);
             self.epochs.note(header.partition_leader_epoch, header.base_offset);
@@ -260,13 +282,7 @@ impl<D: Disk> Log<D> {
         // Recovery finds the epochs in the batches; a full disk must not fail an append that succeeded.
         let _ = self.epochs.persist(&self.disk);
         self.unflushed_since_ms.get_or_insert(now.mono_ms);
-        Ok(Appended {
-            base_offset,
-            last_offset: next - 1,
-            log_append_time: stamped,
-            log_start_offset: self.start_offset,
-            duplicate: false,
-        })
+        Ok(())
     }
 
     fn append_time(&self, now: Now) -> i64 {
@@ -353,6 +369,7 @@ impl<D: Disk> Log<D> {
         if self.snapshots.last() != Some(&end) {
             let path = self.dir.join(file_name(end, "snapshot"));
             self.unsynced_snapshot = Some(snapshot::write(&self.disk, &path, &self.producers)?);
+            self.names_changed = true;
             self.snapshots.push(end);
         }
         // Recovery starts at the segment of the recovery point, with the last snapshot that is not after it.
@@ -495,18 +512,25 @@ impl<D: Disk> Log<D> {
         }
         let dirty = self.segments().filter(|segment| segment.dirty);
         let mut files: Vec<_> = dirty.flat_map(Segment::files).map(|named| named.file.clone()).collect();
-        if self.names_changed {
-            files.push(NamedFile::<D>::open(&self.disk, self.dir.clone(), OpenMode::Directory)?.file);
-            self.names_changed = false;
-        }
-        files.extend(self.unsynced_snapshot.take());
+        files.extend(self.take_unsynced()?);
         self.flush_asked = up_to;
         self.unflushed_since_ms = None;
         if self.doubt == Doubt::WrittenAgain {
             // One at a time: what is written again is asked for once.
             self.doubt = Doubt::Failed;
         }
-        Ok(Some(FlushWork { files, up_to, failed_syncs: self.failed_syncs }))
+        Ok(Some(FlushWork { files, up_to, failed_syncs: self.failed_syncs, cuts: self.cuts }))
+    }
+
+    /// What is to be synced beside segments: a snapshot, and the directory with its name and others.
+    fn take_unsynced(&mut self) -> Result<Vec<D::File>, DiskError> {
+        let mut files = Vec::new();
+        if self.names_changed {
+            files.push(NamedFile::<D>::open(&self.disk, self.dir.clone(), OpenMode::Directory)?.file);
+            self.names_changed = false;
+        }
+        files.extend(self.unsynced_snapshot.take());
+        Ok(files)
     }
 
     /// Says how a flush that was begun has ended: `synced` when all its files were synced. Whether what it covers is
@@ -519,6 +543,11 @@ impl<D: Disk> Log<D> {
         }
         if work.failed_syncs != self.failed_syncs {
             return false;
+        }
+        if work.cuts != self.cuts {
+            // What it covered may be gone, and other records be in its place.
+            self.flush_asked = self.recovery_point;
+            return !self.is_offline();
         }
         let up_to = work.up_to;
         self.recovery_point = self.recovery_point.max(up_to);
@@ -557,15 +586,18 @@ impl<D: Disk> Log<D> {
             self.take_snapshot()?;
         }
         self.flush(now)?;
-        // Index entries and cuts are no records, so a flush may have found nothing to do.
+        // Index entries, cuts and snapshots are no records, so a flush may have found nothing to do.
         self.active.dirty |= self.active.size > 0;
         let disk = self.disk.clone();
+        let rest = self.take_unsynced()?;
         let synced: Result<(), DiskError> =
             self.segments_mut().filter(|segment| segment.dirty).try_for_each(|segment| {
                 segment.files().try_for_each(|file| file.sync(&disk))?;
                 segment.dirty = false;
                 Ok(())
             });
+        let rest = rest.iter().try_for_each(|file| disk.sync(file)).map_err(DiskError::at("sync", &self.dir));
+        let synced = synced.and(rest);
         if synced.is_err() {
             self.sync_failed(now);
         }

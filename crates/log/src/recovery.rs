@@ -120,9 +120,14 @@ impl<D: Disk> Log<D> {
             torn: false,
             doubt: Doubt::None,
             failed_syncs: 0,
+            cuts: 0,
             config,
         };
         log.restore_states(now, &lost_offsets(&recovery))?;
+        if !start.clean {
+            // Nobody knows whether the process that wrote it has synced it.
+            log.doubt_snapshot()?;
+        }
         Ok((log, recovery))
     }
 
@@ -130,7 +135,7 @@ impl<D: Disk> Log<D> {
     ///
     /// A snapshot may know batches that are `lost`, if it reached the disk before them. Were one of these sent again, the
     /// producer would have the old answer, and believe that it is there. So they are taken out, for good.
-    fn restore_states(&mut self, now: Now, lost: &[Range<i64>]) -> Result<(), LogError> {
+    pub(crate) fn restore_states(&mut self, now: Now, lost: &[Range<i64>]) -> Result<(), LogError> {
         self.epochs.cut_end(self.end_offset());
         let mut from = 0;
         while let Some(at) = self.snapshots.last().copied() {
@@ -177,6 +182,16 @@ impl<D: Disk> Log<D> {
         self.epochs.cut_start(self.start_offset);
         if is_wrong {
             self.replace_snapshots(lost)?;
+        }
+        Ok(())
+    }
+
+    /// The next flush syncs the last snapshot: the batches that it knows may be deleted after that.
+    fn doubt_snapshot(&mut self) -> Result<(), LogError> {
+        if let (Some(at), None) = (self.snapshots.last(), &self.unsynced_snapshot) {
+            let path = self.dir.join(file_name(*at, "snapshot"));
+            self.unsynced_snapshot = Some(NamedFile::<D>::open(&self.disk, path, OpenMode::Write)?.file);
+            self.names_changed = true;
         }
         Ok(())
     }

@@ -15,8 +15,9 @@ impl<D: Disk> Log<D> {
     /// Moves the start of the log behind what the settings do not keep, whole segments from the oldest on, and forgets
     /// producers that were silent for `producer.id.expiration.ms`. The active segment goes too when its records are too old:
     /// a new one is begun then. A segment's age is that of its latest record timestamp, as in Kafka, so a replay of old data
-    /// goes early. On an error the start may have moved all the same.
-    pub fn retire(&mut self, now: Now) -> Result<(), LogError> {
+    /// goes early. Segments that reach beyond `upper` stay: their records are not on all brokers yet. On an error the start may
+    /// have moved all the same.
+    pub fn retire(&mut self, now: Now, upper: i64) -> Result<(), LogError> {
         self.producers.expire(now.wall_ms, self.config.producer_id_expiration_ms);
         let first_kept = self.closed.iter().position(|segment| segment.next_offset > self.start_offset);
         let mut retired = first_kept.unwrap_or(self.closed.len());
@@ -26,8 +27,10 @@ impl<D: Disk> Log<D> {
             let is_aged = |s: &Segment<D>| {
                 (if s.max_timestamp == NO_TIMESTAMP { s.created_ms } else { s.max_timestamp }) < keep_from
             };
-            retired += self.closed.iter().skip(retired).take_while(|segment| is_aged(segment)).count();
-            if retired == self.closed.len() && self.active.size > 0 && is_aged(&self.active) {
+            retired +=
+                self.closed.iter().skip(retired).take_while(|s| s.next_offset <= upper && is_aged(s)).count();
+            let is_committed = self.end_offset() <= upper;
+            if retired == self.closed.len() && self.active.size > 0 && is_committed && is_aged(&self.active) {
                 // A full disk must not keep the others.
                 self.start_behind(retired);
                 self.roll(now)?;
@@ -37,7 +40,9 @@ impl<D: Disk> Log<D> {
         if let Ok(limit) = u64::try_from(self.config.retention_bytes) {
             let gone: u64 = self.closed.iter().take(retired).map(|segment| segment.size).sum();
             let mut excess = self.size_bytes().saturating_sub(gone).saturating_sub(limit);
-            while let Some(oldest) = self.closed.get(retired).filter(|oldest| oldest.size <= excess) {
+            while let Some(oldest) =
+                self.closed.get(retired).filter(|oldest| oldest.next_offset <= upper && oldest.size <= excess)
+            {
                 excess -= oldest.size;
                 retired += 1;
             }

@@ -260,6 +260,27 @@ impl<D: Disk> Segment<D> {
         self.next_offset = batch.last_offset + 1;
     }
 
+    /// What is known of the segment after it was cut: of the batches from the last index entry on, at this position, the
+    /// largest timestamp and the last offset.
+    pub(crate) fn restore_counts(&mut self, entry: u64, tail: &[(i64, i64)]) {
+        self.bytes_since_entry = self.size - entry;
+        let last = self.times.last();
+        self.max_timestamp = last.map_or(NO_TIMESTAMP, |entry| entry.timestamp);
+        self.max_timestamp_offset =
+            last.map_or(self.base_offset, |entry| self.base_offset + i64::from(entry.relative));
+        for (timestamp, offset) in tail {
+            if *timestamp > self.max_timestamp {
+                (self.max_timestamp, self.max_timestamp_offset) = (*timestamp, *offset);
+            }
+        }
+        if self.size == 0 {
+            self.first_timestamp = NO_TIMESTAMP;
+        }
+        self.unchecked_to = self.unchecked_to.min(self.size);
+        let checked = self.checked_to.get_mut();
+        *checked = (*checked).min(self.size);
+    }
+
     fn relative(&self, offset: i64) -> Option<i32> {
         i32::try_from(offset - self.base_offset).ok()
     }

@@ -222,6 +222,13 @@ impl<D: Disk> LogDir<D> {
         &self.owned.cluster_id
     }
 
+    /// The cluster that a data directory belongs to, which need not be there; nothing where it belongs to none yet.
+    pub fn cluster_of(disk: &D, path: &Path) -> Result<Option<String>, LogError> {
+        let found = text::read(disk, &path.join(META))?;
+        let id = found.as_deref().and_then(|found| text::properties(found).get("cluster.id").copied());
+        Ok(id.map(str::to_owned))
+    }
+
     /// The directory's own id (KIP-858); `None` in one that an older broker made.
     #[must_use]
     pub fn directory_id(&self) -> Option<Uuid> {

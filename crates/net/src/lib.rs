@@ -9,6 +9,7 @@ pub mod disk;
 mod fork;
 mod heap;
 pub mod logging;
+pub mod metadata;
 pub mod outbox;
 mod random;
 mod tls;

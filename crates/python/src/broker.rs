@@ -6,10 +6,32 @@ use std::sync::{Mutex, PoisonError};
 use headrace_broker::{BrokerConfig, BrokerError, StartReport};
 use headrace_log::Recovery;
 use headrace_net::broker::{BrokerServer, ServerOptions};
+use headrace_net::metadata::{AddressError, LocalMetadata, MetadataSource};
 use pyo3::prelude::*;
 
 use crate::options;
 use crate::wait::uninterrupted;
+
+/// Where the metadata of a cluster lies.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct Metadata(MetadataSource);
+
+#[pymethods]
+impl Metadata {
+    /// In this process, kept in a file or nowhere; or in an etcd, by its address.
+    #[new]
+    #[pyo3(signature = (file = None, etcd = None))]
+    fn new(py: Python<'_>, file: Option<PathBuf>, etcd: Option<&str>) -> PyResult<Self> {
+        let source = if let Some(address) = etcd {
+            let read = address.parse();
+            MetadataSource::Etcd(read.map_err(|error: AddressError| config_error(py, &error.to_string()))?)
+        } else {
+            let opened = LocalMetadata::open(file.as_deref());
+            MetadataSource::Local(opened.map_err(|error| to_py(py, &error.into()))?)
+        };
+        Ok(Self(source))
+    }
+}
 
 /// A running broker.
 #[pyclass(frozen, module = "headrace._native")]
@@ -44,7 +66,7 @@ fn entries(report: &StartReport) -> Vec<Entry> {
 impl Broker {
     /// Opens the data directory and serves.
     #[new]
-    #[pyo3(signature = (host, port, data_dir, settings, temporary = false))]
+    #[pyo3(signature = (host, port, data_dir, settings, temporary = false, metadata = None))]
     fn start(
         py: Python<'_>,
         host: String,
@@ -52,12 +74,14 @@ impl Broker {
         data_dir: String,
         settings: Vec<(String, String)>,
         temporary: bool,
+        metadata: Option<&Metadata>,
     ) -> PyResult<Self> {
         options::attend(py)?;
         let mut config = BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .map_err(|e| to_py(py, &e.into()))?;
         config.data_dir = data_dir;
-        let options = ServerOptions { host, port, broker: config, temporary };
+        let metadata = metadata.map(|metadata| metadata.0.clone());
+        let options = ServerOptions { host, port, broker: config, temporary, metadata };
         let server = uninterrupted(py, || BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();
@@ -115,10 +139,16 @@ impl Broker {
 }
 
 fn to_py(py: Python<'_>, error: &BrokerError) -> PyErr {
-    let made = py.import("headrace.errors").and_then(|module| {
-        let class = if matches!(error, BrokerError::Config(_)) { "ConfigError" } else { "BrokerStartError" };
-        module.getattr(class)?.call1((error.to_string(),))
-    });
+    let class = if matches!(error, BrokerError::Config(_)) { "ConfigError" } else { "BrokerStartError" };
+    made(py, class, &error.to_string())
+}
+
+fn config_error(py: Python<'_>, why: &str) -> PyErr {
+    made(py, "ConfigError", why)
+}
+
+fn made(py: Python<'_>, class: &str, why: &str) -> PyErr {
+    let made = py.import("headrace.errors").and_then(|module| module.getattr(class)?.call1((why,)));
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(broken) => broken,

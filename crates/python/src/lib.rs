@@ -28,6 +28,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logging::start();
+    module.add_class::<broker::Metadata>()?;
     module.add_class::<broker::Broker>()?;
     module.add_class::<producer::Producer>()?;
     module.add_class::<producer::Attempt>()?;

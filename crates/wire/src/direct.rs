@@ -73,14 +73,14 @@ impl Written {
     }
 }
 
-/// The broker's answer to a write.
+/// The broker's answer to a write, also to what a leader has pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteAck {
     /// What it answers.
     pub written: Written,
     /// Kafka's code; 0: the batch is in the log.
     pub error_code: i16,
-    /// The offset of the batch's first record; -1 with an error.
+    /// The offset of the batch's first record, or of what was pushed the end of the copy; -1 with an error.
     pub base_offset: i64,
     /// The broker's time, where the topic stamps records; -1 else.
     pub log_append_time: i64,
@@ -113,6 +113,48 @@ impl WriteAck {
             log_append_time: log_append_time.cast_signed(),
             log_start_offset: log_start_offset.cast_signed(),
         }
+    }
+}
+
+/// What a leader says ahead of the batches that it pushes into a follower's ring; there may be none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pushed {
+    /// In which it leads.
+    pub leader_epoch: i32,
+    /// The offset after the last committed record.
+    pub high_watermark: i64,
+    /// First offset of the leader's log.
+    pub log_start_offset: i64,
+}
+
+impl Pushed {
+    /// Bytes of it.
+    pub const LEN: usize = 20;
+
+    /// As it lies in memory.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (epoch, rest) = bytes.split_at_mut(4);
+        let (high_watermark, log_start_offset) = rest.split_at_mut(8);
+        epoch.copy_from_slice(&self.leader_epoch.to_be_bytes());
+        high_watermark.copy_from_slice(&self.high_watermark.to_be_bytes());
+        log_start_offset.copy_from_slice(&self.log_start_offset.to_be_bytes());
+        bytes
+    }
+
+    /// What lies in memory, and the batches behind it.
+    #[must_use]
+    pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (epoch, rest) = bytes.split_first_chunk()?;
+        let (high_watermark, rest) = rest.split_first_chunk()?;
+        let (log_start_offset, batches) = rest.split_first_chunk()?;
+        let pushed = Self {
+            leader_epoch: i32::from_be_bytes(*epoch),
+            high_watermark: i64::from_be_bytes(*high_watermark),
+            log_start_offset: i64::from_be_bytes(*log_start_offset),
+        };
+        Some((pushed, batches))
     }
 }
 
@@ -179,6 +221,10 @@ mod tests {
             };
             assert_eq!(WriteAck::from_note(ack.to_note()), ack);
         }
+        let pushed = Pushed { leader_epoch: 7, high_watermark: 1 << 40, log_start_offset: -1 };
+        let bytes = [&pushed.to_bytes()[..], b"batches"].concat();
+        assert_eq!(Pushed::split(&bytes), Some((pushed, &b"batches"[..])));
+        assert_eq!(Pushed::split(&bytes[..Pushed::LEN - 1]), None);
         for sealed in [false, true] {
             let slot =
                 Slot { committed: (1 << 31) + 5, sealed, high_watermark: 9, last_stable_offset: -1, id: 3 };

@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "produce": "send lines, or rows of a Parquet, CSV or JSON file",
     "consume": "print records, or write them to a Parquet, CSV or JSON file",
     "group": "list consumer groups, show their lag, reset their offsets",
+    "cluster": "show brokers, who leads, and which copies are behind",
     "lab": "run a workload from a file with several clients, and measure it",
     "demo": "watch real traffic measurements flow through the broker and PySpark into a picture",
 }

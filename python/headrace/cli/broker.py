@@ -34,6 +34,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--registry-port", type=_port, default=8081, metavar="PORT", help="port of the registry (default: %(default)s)"
     )
     parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="etcd with the metadata of the cluster to join, such as etcd://host:2379,host2:2379/prefix, or "
+        "etcds://host:2379/prefix?ssl.ca.location=FILE with TLS (docs/cluster.md)",
+    )
+    parser.add_argument(
+        "--node",
+        type=int,
+        default=1,
+        metavar="NUMBER",
+        help="number of this broker in its cluster (default: %(default)s)",
+    )
+    parser.add_argument(
         "-c",
         "--config",
         metavar="NAME=VALUE",
@@ -74,6 +87,8 @@ def run(options: argparse.Namespace) -> int:
         options.data_dir,
         host=options.host,
         port=options.port,
+        cluster=options.cluster,
+        node=options.node,
         registry=options.registry,
         registry_port=options.registry_port,
         config=dict(options.config),

@@ -17,11 +17,12 @@ use headrace_wire::messages::{
 };
 use headrace_wire::uuid::Uuid;
 
-use super::making::{Make, Refused, What, Wish, ensure_offsets_topic};
+use super::making::{Copies, Make, Refused, What, Wish, ensure_offsets_topic};
 use super::{TOPICS_PER_REQUEST_MAX as NAMES_MAX, versions};
 use crate::auth::{Operation, Resource};
 use crate::context::Context;
 use crate::context::call::{Call, Outcome};
+use crate::context::cluster::Endpoint;
 use crate::context::task::{Task, Turn};
 use crate::distinct::distinct;
 use crate::store::{OFFSETS_TOPIC, Topic, is_valid_name};
@@ -109,7 +110,8 @@ fn topics_to_make<D: Disk>(context: &mut Context<D>, call: &Call, request: &Meta
         if allowed && name != OFFSETS_TOPIC && is_valid_name(name) && context.store.by_name(name).is_none() {
             let (id, partitions) = (context.random.uuid(), context.config.num_partitions);
             let what = What::New { id, overrides: BTreeMap::new(), or_there: true };
-            wishes.push(Wish { name: name.to_owned(), what, partitions });
+            let copies = Copies::Count(None);
+            wishes.push(Wish { name: name.to_owned(), what, partitions, copies });
         }
     }
     wishes
@@ -122,15 +124,16 @@ fn answer_metadata<D: Disk>(
     request: MetadataRequest,
     errors: &BTreeMap<String, ErrorCode>,
 ) -> Outcome<MetadataResponse> {
+    let broker = |(node_id, at): (i32, Endpoint)| MetadataResponseBroker {
+        node_id,
+        host: at.host,
+        port: i32::from(at.port),
+        rack: at.rack,
+    };
     let mut response = MetadataResponse {
-        brokers: vec![MetadataResponseBroker {
-            node_id: context.config.node_id,
-            host: context.config.advertised_host.clone(),
-            port: i32::from(context.config.advertised_port),
-            rack: context.config.rack(),
-        }],
+        brokers: context.brokers().into_iter().map(broker).collect(),
         cluster_id: Some(context.store.cluster_id.clone()),
-        controller_id: context.config.node_id,
+        controller_id: context.controller(),
         ..MetadataResponse::default()
     };
     let with_operations = request.include_topic_authorized_operations;
@@ -230,15 +233,17 @@ fn metadata_of<D: Disk>(
     topic: &Topic<D>,
     with_operations: bool,
 ) -> MetadataResponseTopic {
-    let node = context.config.node_id;
-    let leader_epoch = context.store.leader_epoch();
-    let partition = |partition_index| MetadataResponsePartition {
-        partition_index,
-        leader_id: node,
-        leader_epoch,
-        replica_nodes: vec![node],
-        isr_nodes: vec![node],
-        ..MetadataResponsePartition::default()
+    let partition = |partition_index| {
+        let state = context.state_of((topic.id, partition_index));
+        MetadataResponsePartition {
+            error_code: state.error().code(),
+            partition_index,
+            leader_id: state.leader,
+            leader_epoch: state.leader_epoch,
+            replica_nodes: state.replicas,
+            isr_nodes: state.isr,
+            offline_replicas: state.offline,
+        }
     };
     let mut described = MetadataResponseTopic {
         name: Some(topic.name.to_string()),
@@ -276,16 +281,17 @@ pub(crate) fn describe_cluster<D: Disk>(
             ..DescribeClusterResponse::default()
         });
     }
+    let broker = |(broker_id, at): (i32, Endpoint)| DescribeClusterBroker {
+        broker_id,
+        host: at.host,
+        port: i32::from(at.port),
+        rack: at.rack,
+        is_fenced: false,
+    };
     let mut response = DescribeClusterResponse {
         cluster_id: context.store.cluster_id.clone(),
-        controller_id: context.config.node_id,
-        brokers: vec![DescribeClusterBroker {
-            broker_id: context.config.node_id,
-            host: context.config.advertised_host.clone(),
-            port: i32::from(context.config.advertised_port),
-            rack: context.config.rack(),
-            is_fenced: false,
-        }],
+        controller_id: context.controller(),
+        brokers: context.brokers().into_iter().map(broker).collect(),
         ..DescribeClusterResponse::default()
     };
     if request.include_cluster_authorized_operations {
@@ -365,18 +371,21 @@ fn describe_page<D: Disk>(
         };
         return (failed(error), None);
     };
-    let node = context.config.node_id;
     let until = topic.partition_count().min(from.saturating_add(at_most));
-    let partition = |partition_index| DescribeTopicPartitionsResponsePartition {
-        partition_index,
-        leader_id: node,
-        leader_epoch: context.store.leader_epoch(),
-        replica_nodes: vec![node],
-        isr_nodes: vec![node],
-        // Java's tools take these for lists, though null is allowed.
-        eligible_leader_replicas: Some(Vec::new()),
-        last_known_elr: Some(Vec::new()),
-        ..DescribeTopicPartitionsResponsePartition::default()
+    let partition = |partition_index| {
+        let state = context.state_of((topic.id, partition_index));
+        DescribeTopicPartitionsResponsePartition {
+            error_code: state.error().code(),
+            partition_index,
+            leader_id: state.leader,
+            leader_epoch: state.leader_epoch,
+            replica_nodes: state.replicas,
+            isr_nodes: state.isr,
+            offline_replicas: state.offline,
+            // Java's tools take these for lists, though null is allowed.
+            eligible_leader_replicas: Some(Vec::new()),
+            last_known_elr: Some(Vec::new()),
+        }
     };
     let described = DescribeTopicPartitionsResponseTopic {
         name: Some(name.to_owned()),

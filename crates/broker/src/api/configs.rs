@@ -23,6 +23,7 @@ use crate::auth::{Operation, Resource};
 use crate::config::BrokerConfig;
 use crate::context::call::{Call, Outcome};
 use crate::context::task::{Each, Task, Turn};
+use crate::context::waiting::Awaited;
 use crate::context::{Change, Context};
 use crate::distinct::{distinct, repeated};
 use crate::lacking::lacks;
@@ -327,6 +328,10 @@ fn broker_option<D: Disk>(context: &Context<D>, row: &Row, detail: Detail) -> De
     }
 }
 
+/// Why a change of a topic is answered with an error that may pass.
+const NOT_DONE: &str =
+    "the cluster's metadata store has not taken the change: look whether it was made, and try again";
+
 /// Replaces all settings of topics.
 ///
 /// Most work: one topic a turn, with a write of the state file.
@@ -352,7 +357,7 @@ pub(crate) fn alter_configs<D: Disk>(
                     overrides
                         .insert(config.name.clone(), config.value.ok_or_else(|| no_value(&config.name))?);
                 }
-                apply_overrides(context, name, overrides, dry)
+                apply_overrides(context, call, name, overrides, (dry, response.responses.len()))
             });
         let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
         response.responses.push(AlterConfigsResourceResponse {
@@ -361,6 +366,20 @@ pub(crate) fn alter_configs<D: Disk>(
             resource_type: resource.resource_type,
             resource_name: resource.resource_name,
         });
+    });
+    let task = task.then(|(), context, call, response| {
+        let asked = context.take_asked(call);
+        context.reply_when_reached::<AlterConfigsRequest>(
+            call,
+            response,
+            asked,
+            None,
+            |response, slot, error| {
+                if let Some(answer) = response.responses.get_mut(slot.0) {
+                    (answer.error_code, answer.error_message) = (error.code(), Some(NOT_DONE.to_owned()));
+                }
+            },
+        )
     });
     task.begin(&mut (), context, call)
 }
@@ -389,7 +408,7 @@ pub(crate) fn incremental_alter_configs<D: Disk>(
                 for config in resource.configs {
                     change(context, &mut overrides, &config.name, config.config_operation, config.value)?;
                 }
-                apply_overrides(context, &name, overrides, dry)
+                apply_overrides(context, call, &name, overrides, (dry, response.responses.len()))
             });
             let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
             response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
@@ -399,6 +418,20 @@ pub(crate) fn incremental_alter_configs<D: Disk>(
                 resource_name: name,
             });
         });
+    let task = task.then(|(), context, call, response| {
+        let (asked, none) = (context.take_asked(call), None);
+        context.reply_when_reached::<IncrementalAlterConfigsRequest>(
+            call,
+            response,
+            asked,
+            none,
+            |response, slot, error| {
+                if let Some(answer) = response.responses.get_mut(slot.0) {
+                    (answer.error_code, answer.error_message) = (error.code(), Some(NOT_DONE.to_owned()));
+                }
+            },
+        )
+    });
     task.begin(&mut (), context, call)
 }
 
@@ -465,12 +498,19 @@ fn change<D: Disk>(
 
 fn apply_overrides<D: Disk>(
     context: &mut Context<D>,
+    call: &Call,
     topic: &str,
     overrides: BTreeMap<String, String>,
-    dry: bool,
+    (dry, slot): (bool, usize),
 ) -> Result<(), Refusal> {
     topic_config::check_all(&overrides).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
     if dry {
+        return Ok(());
+    }
+    if let Some(cluster) = &mut context.cluster {
+        let asked = cluster.member.alter_topic(context.now.mono_ms, topic, Some(overrides), &[]);
+        let command = asked.map_err(|why| (ErrorCode::REQUEST_TIMED_OUT, why))?;
+        cluster.asked.push((call.token, Awaited::done((slot, 0), command)));
         return Ok(());
     }
     context.store.set_overrides(&context.config, topic, overrides).map_err(|e| {

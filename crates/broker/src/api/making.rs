@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use headrace_cluster::CommandId;
+use headrace_cluster::model::TopicValue;
 use headrace_log::{Disk, LogError};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::targets;
@@ -11,6 +13,7 @@ use super::Refusal;
 use crate::context::Context;
 use crate::context::call::Call;
 use crate::context::task::{Task, Turn};
+use crate::replication::assign::assign;
 use crate::store::{Making, OFFSETS_TOPIC, Removing, Store, Topic, check_name};
 
 /// Partitions whose files are made or removed in one turn.
@@ -24,6 +27,16 @@ pub(super) struct Wish {
     pub(super) what: What,
     /// How many partitions it is to have.
     pub(super) partitions: i32,
+    pub(super) copies: Copies,
+}
+
+/// Which brokers are to have copies of new partitions, where the broker is in a cluster.
+#[derive(Debug, Clone)]
+pub(super) enum Copies {
+    /// So many brokers; nothing: as the settings say, or as the topic's other partitions have.
+    Count(Option<usize>),
+    /// These, for each new partition.
+    On(Vec<Vec<i32>>),
 }
 
 /// What is to become of a topic.
@@ -47,6 +60,8 @@ pub(crate) struct Make<D: Disk, A> {
     /// Made in part, or in whole and not in the state file yet.
     made: Vec<Making<D>>,
     leaving: Vec<Removing<D>>,
+    /// What the cluster was asked for, in its place.
+    asked: Vec<(CommandId, String)>,
     refused: Refused,
     answer: A,
     finish: Finish<D, A>,
@@ -58,6 +73,7 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
             wishes: wishes.into(),
             made: Vec::new(),
             leaving: Vec::new(),
+            asked: Vec::new(),
             refused: BTreeMap::new(),
             answer,
             finish,
@@ -76,7 +92,7 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
         if context.store.is_busy(&wish.name) {
             return false;
         }
-        let Some(Wish { name, what, partitions }) = self.wishes.pop_front() else { return false };
+        let Some(Wish { name, what, partitions, copies: _ }) = self.wishes.pop_front() else { return false };
         let begun = match what {
             What::New { id, overrides, or_there } => match check_new_name(&context.store, &name) {
                 Ok(()) => Ok(Some(context.store.start_topic(&name, id, partitions, overrides))),
@@ -152,6 +168,9 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
 
 impl<D: Disk, A: Send + 'static> Task<D> for Make<D, A> {
     fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
+        if context.cluster.is_some() {
+            return self.turn_in_cluster(context, call);
+        }
         if let Some(removing) = self.leaving.last_mut() {
             if !context.store.remove_some(removing, PARTITIONS_PER_TURN) {
                 self.leaving.pop();
@@ -169,16 +188,90 @@ impl<D: Disk, A: Send + 'static> Task<D> for Make<D, A> {
 
     /// As long as something is to be made or removed.
     fn outlives_client(&self) -> bool {
-        !(self.leaving.is_empty() && self.made.is_empty() && self.wishes.is_empty())
+        !(self.leaving.is_empty() && self.made.is_empty() && self.wishes.is_empty() && self.asked.is_empty())
     }
 
     fn abandon(&mut self, (): &mut (), context: &mut Context<D>) {
+        if let Some(cluster) = &mut context.cluster {
+            self.asked.drain(..).for_each(|(id, _)| cluster.forget_command(id));
+        }
         let made = std::mem::take(&mut self.made);
         self.leaving.extend(made.into_iter().map(|making| context.store.give_up(making)));
         for removing in &mut self.leaving {
             context.store.remove_some(removing, usize::MAX);
         }
     }
+}
+
+impl<D: Disk, A: Send + 'static> Make<D, A> {
+    /// Has the cluster make the topics, and waits until it has.
+    fn turn_in_cluster(&mut self, context: &mut Context<D>, call: &Call) -> Turn {
+        for wish in std::mem::take(&mut self.wishes) {
+            let or_there = matches!(wish.what, What::New { or_there: true, .. });
+            match ask_cluster(context, &wish) {
+                Ok(command) => self.asked.push((command, wish.name)),
+                Err((ErrorCode::TOPIC_ALREADY_EXISTS, _)) if or_there => {}
+                Err(refusal) => drop(self.refused.insert(wish.name, refusal)),
+            }
+        }
+        let Context { cluster: Some(cluster), store, .. } = &mut *context else { return Turn::Done };
+        let refused = &mut self.refused;
+        self.asked.retain(|(command, name)| match cluster.take_result(*command) {
+            None => true,
+            Some(Ok(())) => false,
+            Some(Err(why)) => {
+                let refusal = if store.by_name(name).is_some() {
+                    (ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists."))
+                } else {
+                    (ErrorCode::REQUEST_TIMED_OUT, format!("topic {name}: {why}"))
+                };
+                refused.insert(name.clone(), refusal);
+                false
+            }
+        });
+        if !self.asked.is_empty() {
+            return Turn::Later;
+        }
+        (self.finish)(context, call, &mut self.answer, std::mem::take(&mut self.refused))
+    }
+}
+
+/// Has the cluster make a topic, or partitions of one.
+fn ask_cluster<D: Disk>(context: &mut Context<D>, wish: &Wish) -> Result<CommandId, Refusal> {
+    let failed = |why: String| (ErrorCode::REQUEST_TIMED_OUT, format!("topic {}: {why}", wish.name));
+    let now_ms = context.now.mono_ms;
+    let (first, usual) = match &wish.what {
+        What::New { .. } => {
+            check_new_name(&context.store, &wish.name)?;
+            (0, usize::try_from(context.config.default_replication_factor).unwrap_or(1))
+        }
+        What::Extended => {
+            check_more_partitions(&context.store, &wish.name, wish.partitions)?;
+            let topic = topic_named(&context.store, &wish.name)?;
+            (topic.partition_count(), context.state_of((topic.id, 0)).replicas.len())
+        }
+    };
+    let more = usize::try_from(wish.partitions - first).unwrap_or(0);
+    let replicas = match &wish.copies {
+        Copies::On(brokers) => brokers.clone(),
+        Copies::Count(count) => {
+            let start = usize::try_from(context.random.next()).unwrap_or(0);
+            let brokers: Vec<_> = context.brokers().into_iter().map(|(id, at)| (id, at.rack)).collect();
+            assign(&brokers, more, count.unwrap_or(usual), start)
+        }
+    };
+    let Some(cluster) = &mut context.cluster else { return Err(failed("it is in no cluster".to_owned())) };
+    let asked = match &wish.what {
+        What::New { id, overrides, .. } => {
+            let value =
+                TopicValue { id: id.to_string(), partitions: wish.partitions, configs: overrides.clone() };
+            cluster.member.create_topic(now_ms, &wish.name, &value, &replicas)
+        }
+        What::Extended => cluster.member.alter_topic(now_ms, &wish.name, None, &replicas),
+    };
+    let command = asked.map_err(failed)?;
+    cluster.await_command(command);
+    Ok(command)
 }
 
 pub(super) fn check_new_name<D: Disk>(store: &Store<D>, name: &str) -> Result<(), Refusal> {
@@ -246,6 +339,20 @@ pub(crate) fn ensure_offsets_topic<D: Disk>(context: &mut Context<D>) -> Result<
         ("max.message.bytes".to_owned(), i32::MAX.to_string()),
     ]);
     let (id, partitions) = (context.random.uuid(), context.config.offsets_topic_num_partitions);
+    if context.cluster.is_some() {
+        // It is there soon; who needs it asks again.
+        let brokers = context.brokers().len();
+        let factor =
+            usize::try_from(context.config.offsets_topic_replication_factor).unwrap_or(1).min(brokers);
+        let what = What::New { id, overrides, or_there: true };
+        let (name, copies) = (OFFSETS_TOPIC.to_owned(), Copies::Count(Some(factor)));
+        let command = ask_cluster(context, &Wish { name, what, partitions, copies })?;
+        if let Some(cluster) = &mut context.cluster {
+            cluster.forget_command(command);
+        }
+        let why = format!("topic {OFFSETS_TOPIC} is being made");
+        return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
+    }
     let made =
         context.store.create_topic(&context.config, OFFSETS_TOPIC, id, partitions, overrides, context.now);
     let why = |error: LogError| format!("topic {OFFSETS_TOPIC} cannot be made: {error}");

@@ -45,19 +45,20 @@ const HIGH_WATERMARK: i64 = -1;
 type Found = (i64, i64, i32);
 const NOTHING: Found = (-1, -1, -1);
 
-/// The partition, if the caller may do `operation` with its topic.
+/// The partition, with its leader epoch, if the caller may do `operation` with its topic, and this broker leads it.
+/// `believed` is the epoch in which the caller takes it for the leader; -1: none.
 fn partition_for<'a, D: Disk>(
     context: &'a Context<D>,
     call: &Call,
     operation: Operation,
-    topic: &str,
-    partition: i32,
-) -> Result<&'a Partition<D>, ErrorCode> {
+    topic: &'a str,
+    (partition, believed): (i32, i32),
+) -> Result<(&'a Partition<D>, i32), ErrorCode> {
     if !context.allows(call, operation, Resource::Topic(topic)) {
         return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
     }
     let topic = context.store.by_name(topic).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-    topic.partition(partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    context.find_led(topic, partition, believed)
 }
 
 /// Looks up offsets by time, or the special ones.
@@ -94,8 +95,8 @@ fn list_one<D: Disk>(
     topic: &str,
     asked: &ListOffsetsPartition,
 ) -> Result<Listed, ErrorCode> {
-    let partition = partition_for(context, call, Operation::Describe, topic, asked.partition_index)?;
-    context.store.check_leader_epoch(asked.current_leader_epoch)?;
+    let place = (asked.partition_index, asked.current_leader_epoch);
+    let (partition, epoch) = partition_for(context, call, Operation::Describe, topic, place)?;
     let special = [MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD];
     let too_old = special.iter().any(|(t, since)| *t == asked.timestamp && call.version < *since);
     if too_old || asked.timestamp < EARLIEST_PENDING_UPLOAD.0 {
@@ -104,7 +105,7 @@ fn list_one<D: Disk>(
     let log = &partition.log;
     let earliest = || (log.start_offset(), -1, epoch_at(log, log.start_offset()));
     Ok(match asked.timestamp {
-        LATEST => Listed::Known((log.end_offset(), -1, context.store.leader_epoch())),
+        LATEST => Listed::Known((partition.high_watermark(), -1, epoch)),
         EARLIEST => Listed::Known(earliest()),
         // Without tiered storage everything is local and nothing is tiered or waits for it.
         t if t == EARLIEST_LOCAL.0 => Listed::Known(earliest()),
@@ -146,12 +147,10 @@ pub(crate) fn offset_for_leader_epoch<D: Disk>(
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
             let mut answer = EpochEndOffset { partition: asked.partition, ..EpochEndOffset::default() };
-            let found = partition_for(context, call, Operation::Describe, &topic.topic, asked.partition)
-                .and_then(|p| context.store.check_leader_epoch(asked.current_leader_epoch).map(|()| p));
-            match found {
+            let place = (asked.partition, asked.current_leader_epoch);
+            match partition_for(context, call, Operation::Describe, &topic.topic, place) {
                 Err(error) => answer.error_code = error.code(),
-                Ok(partition) => {
-                    let current = context.store.leader_epoch();
+                Ok((partition, current)) => {
                     if let Some(end) = partition.log.offset_for_epoch(asked.leader_epoch, current) {
                         answer.leader_epoch = end.leader_epoch;
                         answer.end_offset = end.end_offset;
@@ -192,8 +191,8 @@ fn move_start<D: Disk>(
     index: i32,
     offset: i64,
 ) -> Result<(), ErrorCode> {
-    let partition = partition_for(context, call, Operation::Delete, topic, index)?;
-    let end = partition.log.end_offset();
+    let (partition, _) = partition_for(context, call, Operation::Delete, topic, (index, -1))?;
+    let end = partition.high_watermark();
     let offset = if offset == HIGH_WATERMARK { end } else { offset };
     if offset < 0 || offset > end {
         return Err(ErrorCode::OFFSET_OUT_OF_RANGE);

@@ -4,21 +4,28 @@ use headrace_log::Disk;
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use headrace_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use headrace_wire::messages::produce_response::{
+    LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
+};
 use headrace_wire::messages::{ProduceRequest, ProduceResponse};
 use headrace_wire::primitive::Records;
 use headrace_wire::records::BatchHeader;
+use headrace_wire::time::Now;
 
 use super::Refusal;
 use crate::auth::{Operation, Resource};
 use crate::context::call::{Call, Outcome};
+use crate::context::cluster::Endpoint;
 use crate::context::task::{Task, Turn};
-use crate::context::unsynced::FlushTarget;
-use crate::context::{AppendedTo, Context};
+use crate::context::waiting::{Awaited, Until};
+use crate::context::{AppendedTo, Context, Source};
 use crate::store::TopicKey;
 
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
+
+/// The first version whose errors name the leader and its address (KIP-951).
+const LEADER_FROM: i16 = 10;
 
 /// What is appended in one turn, as [`cost_of`] counts it. One batch may exceed it.
 const COST_PER_TURN: usize = 1 << 20;
@@ -27,7 +34,8 @@ const APPEND_COST: usize = 32 << 10;
 /// To look into a compressed byte costs as much as to look into so many plain ones, or more for what was made to grow.
 const COMPRESSED_COST: usize = 64;
 
-/// Appends batches. Waits only where `flush.messages` or `flush.ms` ask for a sync right now.
+/// Appends batches. Waits where `flush.messages` or `flush.ms` ask for a sync right now, and with acks all until the in-sync
+/// set has the records.
 ///
 /// Most work: `socket.request.max.bytes` of batches, each of which may be `max.message.bytes` and grow to
 /// [`PLAIN_BYTES_MAX`](headrace_log::PLAIN_BYTES_MAX) once decompressed. So it is done in turns, at least one batch and
@@ -39,20 +47,42 @@ pub(crate) fn produce<D: Disk>(
 ) -> Outcome<ProduceResponse, Produce> {
     let produce = Produce {
         acks: request.acks,
+        deadline: deadline_of(context.now, request.timeout_ms),
         topics: request.topic_data.into_iter(),
         current: None,
         response: ProduceResponse::default(),
-        syncs: Vec::new(),
+        targets: Vec::new(),
     };
     produce.begin(&mut (), context, call)
 }
 
-/// A sync has failed that this answer waited for.
-fn fail(response: &mut ProduceResponse, (topic, partition): (usize, usize)) {
+fn deadline_of(now: Now, timeout_ms: i32) -> u64 {
+    now.mono_ms.saturating_add(u64::try_from(timeout_ms).unwrap_or(0))
+}
+
+/// What this answer waited for has come to this.
+fn fail(response: &mut ProduceResponse, (topic, partition): (usize, usize), error: ErrorCode) {
     let topic = response.responses.get_mut(topic);
     if let Some(answer) = topic.and_then(|t| t.partition_responses.get_mut(partition)) {
-        answer.error_code = ErrorCode::KAFKA_STORAGE_ERROR.code();
-        answer.error_message = Some("the records could not be synced to disk".to_owned());
+        let why = match error {
+            ErrorCode::KAFKA_STORAGE_ERROR => "the records could not be synced to disk",
+            ErrorCode::REQUEST_TIMED_OUT => "the in-sync set did not have the records in time",
+            ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND => {
+                "the records were appended, but fewer than min.insync.replicas have them"
+            }
+            _ => "this broker leads the partition no longer: whether the records stay, nobody knows",
+        };
+        answer.error_code = error.code();
+        answer.error_message = Some(why.to_owned());
+    }
+}
+
+/// Says where a broker is reached that leads a partition.
+fn name_leader<D: Disk>(context: &Context<D>, response: &mut ProduceResponse, node_id: i32) {
+    if !response.node_endpoints.iter().any(|one| one.node_id == node_id)
+        && let Some(Endpoint { host, port, rack }) = context.endpoint(node_id)
+    {
+        response.node_endpoints.push(NodeEndpoint { node_id, host, port: i32::from(port), rack });
     }
 }
 
@@ -88,15 +118,19 @@ fn append_produced<D: Disk>(
     context: &mut Context<D>,
     key: &TopicKey,
     data: PartitionProduceData,
-    slot: (usize, usize),
-    syncs: &mut Vec<FlushTarget>,
+    (slot, source): ((usize, usize), Source),
+    targets: &mut Vec<Awaited>,
 ) -> Result<PartitionProduceResponse, Refusal> {
     let index = data.index;
     let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
-    let AppendedTo { place, appended, is_unsynced } =
-        context.append(key, index, &records, true).map_err(|error| (error.code(), error.to_string()))?;
+    let AppendedTo { place, appended, is_unsynced, is_uncommitted } =
+        context.append(key, index, &records, source).map_err(|error| (error.code(), error.to_string()))?;
+    let target = |until| Awaited { slot, place, last_offset: appended.last_offset, until };
     if is_unsynced {
-        syncs.push(FlushTarget { slot, place, last_offset: appended.last_offset });
+        targets.push(target(Until::Synced));
+    }
+    if is_uncommitted && source == Source::AllAcks {
+        targets.push(target(Until::Committed));
     }
     Ok(PartitionProduceResponse {
         index,
@@ -110,11 +144,12 @@ fn append_produced<D: Disk>(
 /// A request under way. Most are done with in their first turn, and cost no task.
 pub(crate) struct Produce {
     acks: i16,
+    deadline: u64,
     topics: std::vec::IntoIter<TopicProduceData>,
     /// The topic whose partitions are appended to.
     current: Option<OfTopic>,
     response: ProduceResponse,
-    syncs: Vec<FlushTarget>,
+    targets: Vec<Awaited>,
 }
 
 struct OfTopic {
@@ -142,17 +177,29 @@ impl Produce {
             let last = self.response.responses.len().saturating_sub(1);
             let Some(answer) = self.response.responses.last_mut() else { return Turn::Done };
             let slot = (last, answer.partition_responses.len());
+            let source = if self.acks == -1 { Source::AllAcks } else { Source::AnyAcks };
             let result = match &topic.access {
-                Ok(()) => append_produced(context, &topic.key, data, slot, &mut self.syncs),
+                Ok(()) => append_produced(context, &topic.key, data, (slot, source), &mut self.targets),
                 Err(error) => Err(error.clone()),
             };
-            answer.partition_responses.push(result.unwrap_or_else(|(error, why)| PartitionProduceResponse {
-                index,
-                error_code: error.code(),
-                base_offset: -1,
-                error_message: Some(why),
-                ..PartitionProduceResponse::default()
+            let mut leads = None;
+            answer.partition_responses.push(result.unwrap_or_else(|(error, why)| {
+                let is_moved = error == ErrorCode::NOT_LEADER_OR_FOLLOWER && call.version >= LEADER_FROM;
+                leads = is_moved.then(|| context.leader_of(&topic.key, index)).flatten();
+                let leader =
+                    leads.map(|(leader_id, leader_epoch)| LeaderIdAndEpoch { leader_id, leader_epoch });
+                PartitionProduceResponse {
+                    index,
+                    error_code: error.code(),
+                    base_offset: -1,
+                    error_message: Some(why),
+                    current_leader: leader.unwrap_or_default(),
+                    ..PartitionProduceResponse::default()
+                }
             }));
+            if let Some((node_id, _)) = leads {
+                name_leader(context, &mut self.response, node_id);
+            }
             left = left.saturating_sub(cost);
             if left == 0 && !(topic.partitions.as_slice().is_empty() && self.topics.as_slice().is_empty()) {
                 return Turn::More;
@@ -190,8 +237,10 @@ impl<D: Disk> Task<D> for Produce {
         let outcome = if self.acks == 0 {
             without_answer(&response)
         } else {
-            let syncs = std::mem::take(&mut self.syncs);
-            context.reply_when_synced::<ProduceRequest>(call, response, syncs, fail)
+            let targets = std::mem::take(&mut self.targets);
+            let deadline =
+                targets.iter().any(|target| target.until == Until::Committed).then_some(self.deadline);
+            context.reply_when_reached::<ProduceRequest>(call, response, targets, deadline, fail)
         };
         context.conclude::<ProduceRequest>(call, outcome);
         Turn::Done

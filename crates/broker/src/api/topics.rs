@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use headrace_cluster::CommandId;
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::create_partitions_request::CreatePartitionsTopic;
@@ -19,8 +20,8 @@ use headrace_wire::uuid::Uuid;
 
 use super::configs::{effective, source_of};
 use super::making::{
-    Make, PARTITIONS_PER_TURN, Refused, What, Wish, check_more_partitions, check_new_name, refuse_internal,
-    topic_named,
+    Copies, Make, PARTITIONS_PER_TURN, Refused, What, Wish, check_more_partitions, check_new_name,
+    refuse_internal, topic_named,
 };
 use super::{Refusal, TOPICS_PER_REQUEST_MAX};
 use crate::auth::{Operation, Resource};
@@ -50,6 +51,7 @@ pub(crate) type Extended = (String, Result<(), Refusal>);
 struct Plan {
     partitions: i32,
     overrides: BTreeMap<String, String>,
+    copies: Copies,
 }
 
 /// Makes topics.
@@ -65,6 +67,7 @@ pub(crate) fn create_topics<D: Disk>(
     let wanted = request.topics.iter().map(|t| partitions_wanted(context, t));
     let too_many = request.topics.len() > TOPICS_PER_REQUEST_MAX || is_excessive(wanted);
     let dry = request.validate_only;
+    let usual = usual_copies(context);
     let (mut wishes, mut created) = (Vec::new(), Vec::new());
     for topic in distinct(request.topics, |t| t.name.clone()) {
         let planned = if too_many {
@@ -74,13 +77,17 @@ pub(crate) fn create_topics<D: Disk>(
         } else {
             check_creation(context, call, &topic)
         };
-        let result = planned.map(|Plan { partitions, overrides }| {
+        let result = planned.map(|Plan { partitions, overrides, copies }| {
+            let factor = match &copies {
+                Copies::Count(count) => count.unwrap_or(usual),
+                Copies::On(brokers) => brokers.first().map_or(1, Vec::len),
+            };
             let id = if dry { Uuid::ZERO } else { context.random.uuid() };
             if !dry {
                 let what = What::New { id, overrides, or_there: false };
-                wishes.push(Wish { name: topic.name.clone(), what, partitions });
+                wishes.push(Wish { name: topic.name.clone(), what, partitions, copies });
             }
-            (id, partitions)
+            (id, partitions, i16::try_from(factor).unwrap_or(i16::MAX))
         });
         created.push((topic, result));
     }
@@ -88,8 +95,8 @@ pub(crate) fn create_topics<D: Disk>(
     Make::new(wishes, answer, answer_created).begin(&mut (), context, call)
 }
 
-/// A topic's id and partitions, or why it was not made.
-type Made = Result<(Uuid, i32), Refusal>;
+/// A topic's id, partitions and copies of each, or why it was not made.
+type Made = Result<(Uuid, i32, i16), Refusal>;
 
 /// Topics that were to be made.
 pub(crate) struct Created {
@@ -134,9 +141,9 @@ fn created_answer<D: Disk>(
         ..CreatableTopicResult::default()
     };
     match result {
-        Ok((id, partitions)) => {
+        Ok((id, partitions, factor)) => {
             answer.topic_id = id;
-            describe_created(context, call, partitions, &topic, &mut answer);
+            describe_created(context, call, (partitions, factor), &topic, &mut answer);
         }
         Err((error, why)) => {
             answer.error_code = error.code();
@@ -149,7 +156,7 @@ fn created_answer<D: Disk>(
 fn describe_created<D: Disk>(
     context: &Context<D>,
     call: &Call,
-    partitions: i32,
+    (partitions, factor): (i32, i16),
     topic: &CreatableTopic,
     answer: &mut CreatableTopicResult,
 ) {
@@ -160,7 +167,7 @@ fn describe_created<D: Disk>(
     let overrides: BTreeMap<String, String> =
         topic.configs.iter().filter_map(|c| Some((c.name.clone(), c.value.clone()?))).collect();
     answer.num_partitions = partitions;
-    answer.replication_factor = 1;
+    answer.replication_factor = factor;
     let config = |option: &topic_config::TopicOption| CreatableTopicConfigs {
         name: option.name.to_owned(),
         value: Some(effective(option, &overrides, &context.config)),
@@ -196,17 +203,20 @@ fn plan<D: Disk>(context: &Context<D>, topic: &CreatableTopic) -> Result<Plan, R
         overrides.insert(config.name.clone(), value.clone());
     }
     topic_config::check_all(&overrides).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
-    if topic.assignments.is_empty() {
-        check_replication(topic.replication_factor)?;
+    let copies = if topic.assignments.is_empty() {
+        Copies::Count(check_replication(context, topic.replication_factor)?)
     } else {
         check_assignments(context, topic)?;
-    }
+        let mut assignments: Vec<_> = topic.assignments.iter().collect();
+        assignments.sort_unstable_by_key(|assignment| assignment.partition_index);
+        Copies::On(assignments.into_iter().map(|assignment| assignment.broker_ids.clone()).collect())
+    };
     let partitions = partitions_wanted(context, topic);
     if partitions < 1 {
         let why = "Number of partitions was set to an invalid non-positive value.".to_owned();
         return Err((ErrorCode::INVALID_PARTITIONS, why));
     }
-    Ok(Plan { partitions, overrides })
+    Ok(Plan { partitions, overrides, copies })
 }
 
 /// How many partitions a new topic is to have.
@@ -243,16 +253,22 @@ fn check_assignments<D: Disk>(context: &Context<D>, topic: &CreatableTopic) -> R
     Ok(())
 }
 
-/// The brokers that a client wants a partition on: this one.
+/// Copies of the partitions of a topic that is created without a number of its own.
+fn usual_copies<D: Disk>(context: &Context<D>) -> usize {
+    let factor = usize::try_from(context.config.default_replication_factor).unwrap_or(1);
+    if context.cluster.is_some() { factor } else { 1 }
+}
+
+/// The brokers that a client wants a partition on: they must be there.
 fn check_replicas<D: Disk>(context: &Context<D>, brokers: &[i32]) -> Result<(), Refusal> {
     let mut brokers = brokers.to_vec();
     brokers.sort_unstable();
     let what = if brokers.is_empty() {
         "an empty replica list.".to_owned()
-    } else if let Some(other) = brokers.iter().find(|broker| **broker != context.config.node_id) {
+    } else if let Some(other) = brokers.iter().find(|broker| context.endpoint(**broker).is_none()) {
         format!("broker {other}, but no such broker is registered.")
-    } else if brokers.len() > 1 {
-        format!("the broker {} more than once.", context.config.node_id)
+    } else if let Some(twice) = brokers.windows(2).find(|two| two.first() == two.last()) {
+        format!("the broker {} more than once.", twice.first().unwrap_or(&-1))
     } else {
         return Ok(());
     };
@@ -280,17 +296,32 @@ pub(crate) fn delete_topics<D: Disk>(
         let once = !repeated.contains(&(topic.name.clone(), topic.topic_id));
         (topic, once)
     });
-    let task = Delete { asked: asked.collect(), removing: None, response: DeleteTopicsResponse::default() };
+    let task = Delete {
+        asked: asked.collect(),
+        removing: None,
+        commands: Vec::new(),
+        response: DeleteTopicsResponse::default(),
+    };
     task.begin(&mut (), context, call)
 }
 
-/// Removes a topic from sight; what is left of it to be removed. `None`: another request is at it.
+/// What has become of a topic that is to be deleted.
+enum Begun<D: Disk> {
+    /// It is out of sight; this is left to be removed.
+    Removing(Removing<D>),
+    /// The cluster was asked to delete it.
+    Asked(CommandId),
+    /// Another request is at it.
+    Busy,
+}
+
+/// Removes a topic from sight.
 fn begin_deletion<D: Disk>(
     context: &mut Context<D>,
     call: &Call,
     asked: &DeleteTopicState,
     answer: &mut DeletableTopicResult,
-) -> Result<Option<Removing<D>>, Refusal> {
+) -> Result<Begun<D>, Refusal> {
     if !context.config.delete_topic_enable {
         let error =
             if call.version < 3 { ErrorCode::INVALID_REQUEST } else { ErrorCode::TOPIC_DELETION_DISABLED };
@@ -299,20 +330,27 @@ fn begin_deletion<D: Disk>(
     let (name, id) = topic_to_delete(context, call, asked, answer)?;
     // The groups would live on and find nothing at the next start.
     refuse_internal(topic_named(&context.store, &name)?)?;
+    if let Some(cluster) = &mut context.cluster {
+        let failed = |why| (ErrorCode::REQUEST_TIMED_OUT, format!("topic {name} cannot be deleted: {why}"));
+        let command = cluster.member.delete_topic(context.now.mono_ms, &name).map_err(failed)?;
+        cluster.await_command(command);
+        answer.topic_id = id;
+        return Ok(Begun::Asked(command));
+    }
     if context.store.is_busy(&name) {
-        return Ok(None);
+        return Ok(Begun::Busy);
     }
     let removed = context
         .store
         .start_removal(&name)
         .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be deleted: {e}")))?;
-    let Some((removing, watchers)) = removed else { return Ok(None) };
+    let Some((removing, watchers)) = removed else { return Ok(Begun::Busy) };
     answer.topic_id = id;
     if let Some(suppressed) = context.lines.pass(context.now) {
         tracing::info!(target: targets::BROKER, topic = name, suppressed, "topic deleted");
     }
     context.changes.push_back(Change::TopicDeleted { id, name: name.into(), watchers });
-    Ok(Some(removing))
+    Ok(Begun::Removing(removing))
 }
 
 /// The topic that a request to delete names, if the caller may do so.
@@ -379,7 +417,11 @@ pub(crate) fn create_partitions<D: Disk>(
         };
         if result.is_ok() && !request.validate_only {
             let (name, partitions) = (topic.name.clone(), topic.count);
-            wishes.push(Wish { name, what: What::Extended, partitions });
+            let copies = match &topic.assignments {
+                Some(on) => Copies::On(on.iter().map(|one| one.broker_ids.clone()).collect()),
+                None => Copies::Count(None),
+            };
+            wishes.push(Wish { name, what: What::Extended, partitions, copies });
         }
         answers.push((topic.name, result));
     }
@@ -435,6 +477,8 @@ pub(crate) struct Delete<D: Disk> {
     /// With whether each stands in the request once.
     asked: VecDeque<(DeleteTopicState, bool)>,
     removing: Option<Removing<D>>,
+    /// What the cluster was asked for, and where its answer stands.
+    commands: Vec<(CommandId, usize)>,
     response: DeleteTopicsResponse,
 }
 
@@ -451,8 +495,9 @@ impl<D: Disk> Delete<D> {
             if *once { begin_deletion(context, call, topic, &mut answer) } else { Err(named_twice(topic)) };
         match begun {
             // The outcome of what another request does with it is awaited.
-            Ok(None) => return,
-            Ok(removing) => self.removing = removing,
+            Ok(Begun::Busy) => return,
+            Ok(Begun::Removing(removing)) => self.removing = Some(removing),
+            Ok(Begun::Asked(command)) => self.commands.push((command, self.response.responses.len())),
             Err((error, why)) => {
                 answer.error_code = error.code();
                 answer.error_message = Some(why);
@@ -460,6 +505,20 @@ impl<D: Disk> Delete<D> {
         }
         self.response.responses.push(answer);
         self.asked.pop_front();
+    }
+
+    /// What the cluster has done by now.
+    fn take_results(&mut self, context: &mut Context<D>) {
+        let Some(cluster) = &mut context.cluster else { return };
+        let response = &mut self.response;
+        self.commands.retain(|(command, at)| {
+            let result = cluster.take_result(*command);
+            if let (Some(Err(why)), Some(answer)) = (&result, response.responses.get_mut(*at)) {
+                answer.error_code = ErrorCode::REQUEST_TIMED_OUT.code();
+                answer.error_message = Some(format!("the topic cannot be deleted: {why}"));
+            }
+            result.is_none()
+        });
     }
 }
 
@@ -474,6 +533,10 @@ impl<D: Disk> Task<D> for Delete<D> {
         }
         if self.removing.is_some() || !self.asked.is_empty() {
             return Turn::More;
+        }
+        self.take_results(context);
+        if !self.commands.is_empty() {
+            return Turn::Later;
         }
         context.reply::<DeleteTopicsRequest>(call, &self.response);
         Turn::Done
@@ -499,12 +562,15 @@ fn excessive() -> Refusal {
     (ErrorCode::POLICY_VIOLATION, "Excessively large number of partitions per request.".to_owned())
 }
 
-fn check_replication(factor: i16) -> Result<(), Refusal> {
+/// How many copies are asked for; nothing: the usual number.
+fn check_replication<D: Disk>(context: &Context<D>, asked: i16) -> Result<Option<usize>, Refusal> {
+    let brokers = context.brokers().len();
+    let factor = if asked == -1 { usual_copies(context) } else { usize::try_from(asked).unwrap_or(0) };
     let why = match factor {
-        1 | -1 => return Ok(()),
-        2.. => format!(
+        1.. if factor <= brokers => return Ok((asked != -1).then_some(factor)),
+        1.. => format!(
             "Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be \
-             reached because only 1 broker(s) are registered."
+             reached because only {brokers} broker(s) are registered."
         ),
         _ => "Replication factor must be larger than 0, or -1 to use the default value.".to_owned(),
     };

@@ -37,6 +37,7 @@ const SUPPORTED: &[(ApiKey, i16, i16)] = &[
     (ApiKey::GrantProduce, 0, 0),
     (ApiKey::GrantFetch, 0, 0),
     (ApiKey::DirectRelease, 0, 0),
+    (ApiKey::GrantReplicate, 0, 0),
 ];
 
 /// The versions in which a request is answered; `None` for one that is not.

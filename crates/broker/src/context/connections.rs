@@ -31,6 +31,8 @@ pub(crate) enum Due {
     Task(u64),
     /// The next part of the round of retention that is under way.
     Retention,
+    /// Copies that are to be made or removed.
+    Copies,
 }
 
 /// A request that is to be handled now.
@@ -167,6 +169,10 @@ impl<F> Connections<F> {
             connection.due = false;
         }
         Some(due)
+    }
+
+    pub(crate) fn has_responses(&self) -> bool {
+        !self.responses.is_empty()
     }
 
     pub(crate) fn next_response(&mut self) -> Option<Response<F>> {

@@ -2,13 +2,16 @@
 //! answer. A part sees the [`Context`] and its own state; the kernel, and the other parts, it does not see.
 
 pub(crate) mod call;
+pub(crate) mod cluster;
 pub(crate) mod connections;
 pub(crate) mod task;
-pub(crate) mod unsynced;
+pub(crate) mod waiting;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use headrace_cluster::model::Registration;
 use headrace_log::{AppendError, AppendOrigin, Appended, Disk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::Request;
@@ -19,11 +22,13 @@ use crate::auth::{Authorizer, Operation, Resource};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::random::Random;
+use crate::replication::role::Role;
 use crate::store::flush::Flushes;
-use crate::store::{Place, StartReport, Store, TopicKey};
+use crate::store::{Partition, Place, StartReport, Store, Topic, TopicKey};
 use call::{Call, ConnId, Outcome};
+use cluster::Cluster;
 use connections::Connections;
-use unsynced::{Fail, FlushTarget, Unsynced};
+use waiting::{Awaited, Fail, Unacknowledged, Until};
 
 /// What parts work with.
 pub(crate) struct Context<D: Disk> {
@@ -33,7 +38,9 @@ pub(crate) struct Context<D: Disk> {
     pub(crate) random: Random,
     pub(crate) store: Store<D>,
     pub(crate) flushes: Flushes,
-    pub(crate) unsynced: Unsynced<D::File>,
+    pub(crate) unacknowledged: Unacknowledged<D::File>,
+    /// Its part in a cluster, where it is in one.
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) connections: Connections<D::File>,
     /// What parts have done that others must know: the kernel tells them, after the input or the unit of work.
     pub(crate) changes: VecDeque<Change>,
@@ -44,13 +51,16 @@ pub(crate) struct Context<D: Disk> {
 /// A change of the store that parts look for.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// A log has become longer.
-    Appended {
-        place: Place,
-        bytes: u64,
-        /// Fetches wait for it.
-        is_watched: bool,
-    },
+    /// A log has become longer by so many bytes.
+    Appended { place: Place, bytes: u64 },
+    /// More of a log is committed.
+    Committed { place: Place, bytes: u64 },
+    /// What this broker is to a partition has changed: these fetches that wait for it are answered.
+    RoleChanged { place: Place, watchers: Vec<u64> },
+    /// A follower has all of a partition that this broker leads, and asks for more.
+    CaughtUp { place: Place, follower: Registration },
+    /// Somebody else leads a partition that this broker copies, or leads it in another epoch.
+    LeaderChanged { place: Place },
     /// Retention has moved starts of logs.
     StartsMoved,
     /// A topic has other settings.
@@ -70,6 +80,8 @@ pub(crate) struct AppendedTo {
     pub(crate) appended: Appended,
     /// It is to be synced before it is acknowledged, and is not yet.
     pub(crate) is_unsynced: bool,
+    /// Not all of the in-sync set have it yet.
+    pub(crate) is_uncommitted: bool,
 }
 
 /// Why nothing was appended.
@@ -77,6 +89,10 @@ pub(crate) struct AppendedTo {
 pub(crate) enum AppendFailure {
     #[error("the topic has no partition {0}")]
     NoPartition(i32),
+    #[error("this broker does not lead the partition")]
+    NotLeader,
+    #[error("{0} of the replicas are in sync, and min.insync.replicas is {1}")]
+    NotEnoughReplicas(usize, usize),
     #[error(transparent)]
     Refused(#[from] AppendError),
 }
@@ -85,6 +101,8 @@ impl AppendFailure {
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::NoPartition(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            Self::NotLeader => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Self::NotEnoughReplicas(..) => ErrorCode::NOT_ENOUGH_REPLICAS,
             Self::Refused(error) => ErrorCode::new(error.code()),
         }
     }
@@ -96,11 +114,12 @@ impl<D: Disk> Context<D> {
         disk: D,
         config: BrokerConfig,
         authorizer: Box<dyn Authorizer>,
+        cluster: Option<Cluster>,
         random_seed: u64,
         now: Now,
     ) -> Result<(Self, StartReport), BrokerError> {
         let mut random = Random::new(random_seed);
-        let (store, report) = Store::open(disk, &config, &mut random, now)?;
+        let (store, report) = Store::open(disk, &config, cluster.is_some(), &mut random, now)?;
         let context = Self {
             now,
             config,
@@ -108,7 +127,8 @@ impl<D: Disk> Context<D> {
             random,
             store,
             flushes: Flushes::default(),
-            unsynced: Unsynced::default(),
+            unacknowledged: Unacknowledged::default(),
+            cluster,
             connections: Connections::default(),
             changes: VecDeque::new(),
             lines: RateLimit::new(RateLimit::LINES_PER_S),
@@ -152,44 +172,105 @@ impl<D: Disk> Context<D> {
         self.connections.close(conn, why);
     }
 
-    /// Answers a request once these are durable; `fail` says in the response that one of them is not.
-    pub(crate) fn reply_when_synced<R: Request + 'static>(
+    /// Answers a request once all targets are reached, or says of those that are not by `deadline` that they have timed out;
+    /// `fail` says in the response what has become of one of them.
+    pub(crate) fn reply_when_reached<R: Request + 'static>(
         &mut self,
         call: &Call,
         response: R::Response,
-        mut targets: Vec<FlushTarget>,
+        mut targets: Vec<Awaited>,
+        deadline: Option<u64>,
         fail: Fail<R>,
     ) -> Outcome<R::Response>
     where
         R::Response: Send,
     {
-        // They may be durable by now.
+        // They may be by now.
         targets.retain(|target| {
+            if matches!(target.until, Until::Done(_)) {
+                return true;
+            }
             let partition = self.store.partition_mut(target.place);
-            partition.is_some_and(|p| p.log.recovery_point() <= target.last_offset)
+            partition.is_some_and(|partition| match target.until {
+                Until::Synced => partition.log.recovery_point() <= target.last_offset,
+                Until::Committed | Until::Done(_) => partition.high_watermark() <= target.last_offset,
+            })
         });
         if targets.is_empty() {
             return Outcome::Reply(response);
         }
-        self.unsynced.wait::<R>(call, response, targets, fail);
+        self.unacknowledged.wait::<R>(call, response, &targets, fail, deadline);
         Outcome::Parked
+    }
+
+    // ---- roles
+
+    /// The leader epoch under which this broker leads a partition.
+    ///
+    /// # Errors
+    /// It does not lead it.
+    pub(crate) fn led(&self, place: Place, partition: &Partition<D>) -> Result<i32, ErrorCode> {
+        match &partition.role {
+            Role::Sole => Ok(self.store.leader_epoch()),
+            Role::Leader(leading) => {
+                let member = self.cluster.as_ref().map(|cluster| &cluster.member);
+                let epoch = member.and_then(|member| member.leads(self.now.mono_ms, place));
+                epoch.filter(|epoch| *epoch == leading.epoch).ok_or(ErrorCode::NOT_LEADER_OR_FOLLOWER)
+            }
+            Role::Follower(_) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        }
+    }
+
+    /// Finds a partition that this broker leads, with its leader epoch; `believed` is the epoch in which a client takes it
+    /// for the leader (-1: none, KIP-320).
+    pub(crate) fn find_led<'a>(
+        &'a self,
+        topic: &'a Topic<D>,
+        index: i32,
+        believed: i32,
+    ) -> Result<(&'a Partition<D>, i32), ErrorCode> {
+        let Some(partition) = topic.partition(index) else {
+            return Err(if topic.has_partition(index) {
+                ErrorCode::NOT_LEADER_OR_FOLLOWER
+            } else {
+                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+            });
+        };
+        let epoch = self.led((topic.id, index), partition)?;
+        match believed.cmp(&epoch) {
+            _ if believed < 0 => Ok((partition, epoch)),
+            Ordering::Equal => Ok((partition, epoch)),
+            Ordering::Less => Err(ErrorCode::FENCED_LEADER_EPOCH),
+            Ordering::Greater => Err(ErrorCode::UNKNOWN_LEADER_EPOCH),
+        }
     }
 
     // ---- records
 
-    /// Appends a batch to a partition: the one way into a log. Whoever waits for records learns of it, and so does the
-    /// rotation of syncs. `client`: the batch comes from one, and is checked as such.
+    /// Appends a batch to a partition: the one way into a log, but for what a follower copies. Whoever waits for records
+    /// learns of it, and so does the rotation of syncs.
     pub(crate) fn append(
         &mut self,
         key: &TopicKey,
         index: i32,
         batch: &[u8],
-        client: bool,
+        source: Source,
     ) -> Result<AppendedTo, AppendFailure> {
-        let origin = AppendOrigin { leader_epoch: self.store.leader_epoch(), client };
+        let leader_epoch =
+            self.store.find(key).map(|topic| self.find_led(topic, index, -1).map(|(_, epoch)| epoch));
+        let leader_epoch = match leader_epoch {
+            Some(Ok(epoch)) => epoch,
+            Some(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER)) => return Err(AppendFailure::NotLeader),
+            Some(Err(_)) | None => return Err(AppendFailure::NoPartition(index)),
+        };
+        let client = source != Source::Broker;
+        let origin = AppendOrigin { leader_epoch, client };
         let writable = self.store.check_appends();
         let (topic, partition) =
             self.store.partition_for_append(key, index).ok_or(AppendFailure::NoPartition(index))?;
+        if source != Source::AnyAcks {
+            partition.check_in_sync().map_err(|(have, need)| AppendFailure::NotEnoughReplicas(have, need))?;
+        }
         let place = (topic, index);
         let appended = writable.and_then(|()| partition.log.append(self.now, batch, origin))?;
         self.flushes.note(place, partition.log.flush_due());
@@ -197,9 +278,40 @@ impl<D: Disk> Context<D> {
         let is_unsynced =
             partition.syncs_before_ack() && appended.last_offset >= partition.log.recovery_point();
         if !appended.duplicate {
-            let (bytes, is_watched) = (batch.len() as u64, !partition.watchers.is_empty());
-            self.changes.push_back(Change::Appended { place, bytes, is_watched });
+            self.changes.push_back(Change::Appended { place, bytes: batch.len() as u64 });
+            self.advance(place, batch.len() as u64);
         }
-        Ok(AppendedTo { place, appended, is_unsynced })
+        let committed = self.store.partition_mut(place).map_or(0, |partition| partition.high_watermark());
+        Ok(AppendedTo { place, appended, is_unsynced, is_uncommitted: appended.last_offset >= committed })
     }
+
+    /// Moves the high watermark of a partition that this broker leads, if it can be moved: the log has become longer, by so
+    /// many bytes, or a follower has come further, or the in-sync set is another.
+    pub(crate) fn advance(&mut self, place: Place, bytes: u64) {
+        let now_ms = self.now.mono_ms;
+        let Some(partition) = self.store.partition_mut(place) else { return };
+        let end = partition.log.end_offset();
+        if let Role::Leader(leading) = &mut partition.role
+            && leading.advance(end, now_ms)
+        {
+            let end = leading.high_watermark();
+            let in_sync = partition.check_in_sync();
+            // They are in the log, and are read; but fewer have them than was asked for.
+            let error =
+                if in_sync.is_ok() { ErrorCode::NONE } else { ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND };
+            self.unacknowledged.reach(&mut self.connections, (place, Until::Committed), end, error);
+            self.changes.push_back(Change::Committed { place, bytes });
+        }
+    }
+}
+
+/// Who wants a batch appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A client that waits for all of the in-sync set.
+    AllAcks,
+    /// A client that does not.
+    AnyAcks,
+    /// This broker.
+    Broker,
 }

@@ -15,6 +15,8 @@ use super::call::{Call, NoTask, Outcome};
 pub(crate) enum Turn {
     /// There is more to do.
     More,
+    /// There is more to do once something has changed in the cluster.
+    Later,
     /// The request is answered, or parked under its token.
     Done,
 }
@@ -35,7 +37,8 @@ pub(crate) trait Task<D: Disk, P = ()>: Sized + Send + 'static {
     /// Handles a request in turns, the first of which is now.
     fn begin<T>(mut self, part: &mut P, context: &mut Context<D>, call: &Call) -> Outcome<T, Self> {
         match self.turn(part, context, call) {
-            Turn::More => Outcome::Turns(self),
+            // A task that waits has its next turn soon, and then waits for good.
+            Turn::More | Turn::Later => Outcome::Turns(self),
             Turn::Done => Outcome::Parked,
         }
     }

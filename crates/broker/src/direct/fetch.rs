@@ -13,7 +13,8 @@ use super::slots::{Reader, ReaderSlots, SLOTS_MAX};
 use crate::auth::{Operation, Resource};
 use crate::context::Context;
 use crate::context::call::{Call, Outcome};
-use crate::store::{Place, TopicKey};
+use crate::replication::role::Role;
+use crate::store::{Partition, Place, TopicKey};
 
 /// Of a segment that is not there any more: its reader has heard of all that it had.
 const GONE: Extent = Extent { committed: 0, sealed: true };
@@ -78,14 +79,7 @@ impl<D: Disk> Direct<D> {
             return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
         }
         let link = link_of(self, call)?;
-        context
-            .store
-            .check_leader_epoch(request.current_leader_epoch)
-            .map_err(|code| (code, "the leader's epoch is another".to_owned()))?;
-        let Some(partition) = context.store.find_partition_mut(&key, index) else {
-            let why = format!("the topic has no partition {index}");
-            return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
-        };
+        let partition = readable(context, (topic, index), request.current_leader_epoch)?;
         let located = partition.log.locate(request.offset).map_err(|error| match error {
             ReadError::OutOfRange { .. } => (ErrorCode::OFFSET_OUT_OF_RANGE, error.to_string()),
             _ => (ErrorCode::KAFKA_STORAGE_ERROR, error.to_string()),
@@ -264,4 +258,26 @@ impl<D: Disk> Direct<D> {
             link.notified = false;
         }
     }
+}
+
+/// A partition that may be read through memory.
+fn readable<D: Disk>(
+    context: &Context<D>,
+    (topic, index): Place,
+    believed: i32,
+) -> Result<&Partition<D>, (ErrorCode, String)> {
+    let Some(topic) = context.store.by_id(topic) else {
+        return Err((ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic with id {topic}")));
+    };
+    let found = context.find_led(topic, index, believed);
+    let (partition, _) = found.map_err(|code| match code {
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => (code, format!("the topic has no partition {index}")),
+        ErrorCode::NOT_LEADER_OR_FOLLOWER => (code, "this broker does not lead the partition".to_owned()),
+        _ => (code, "the leader's epoch is another".to_owned()),
+    })?;
+    if !matches!(partition.role, Role::Sole) {
+        let why = "a partition of a cluster of several brokers is not read through shared memory yet";
+        return Err((ErrorCode::INVALID_CONFIG, why.to_owned()));
+    }
+    Ok(partition)
 }

@@ -6,10 +6,12 @@ use foldhash::{HashMap, HashMapExt as _};
 use headrace_fabric::MemorySource;
 use headrace_fabric::shm::KEYS_MAX;
 use headrace_log::Disk;
+use headrace_wire::direct::WriteAck;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::uuid::Uuid;
 
 use super::action::{LinkAction, LinkId, SLOTS_KEY};
+use super::replicate::PushRing;
 use super::ring::Ring;
 use super::shared::Shared;
 use super::slots::{Reader, ReaderSlots};
@@ -57,6 +59,8 @@ pub(super) struct Link {
     pub(super) lapsed: VecDeque<u16>,
     /// Where readers look; made with the first.
     pub(super) slots: Option<ReaderSlots>,
+    /// Where a leader pushes to.
+    pub(super) pushed: Option<Box<PushRing>>,
     pub(super) notified: bool,
 }
 
@@ -86,6 +90,8 @@ pub(super) enum Granted {
         freed_key: u64,
     },
     Fetch(Reader),
+    /// To push batches into the copy of a partition, through the link's ring.
+    Copy,
 }
 
 /// A right of one link to one partition.
@@ -102,6 +108,7 @@ impl Grant {
             Granted::Own { key, .. } => *key == name,
             Granted::Member { key, freed_key } => *key == name || *freed_key == name,
             Granted::Fetch(reader) => reader.key == name,
+            Granted::Copy => false,
         }
     }
 }
@@ -142,6 +149,12 @@ pub(crate) struct Direct<D: Disk> {
     /// When shared rings are looked at for writes that do not come.
     pub(super) holes_due: Option<u64>,
     pub(super) readers: HashMap<Place, Vec<u16>>,
+    /// Answers that wait for an offset to be committed, of each partition in their order.
+    pub(super) uncommitted: HashMap<Place, VecDeque<(WriteAck, i64)>>,
+    /// Copies that are pushed into, by the grant.
+    pub(super) copies: HashMap<Place, u16>,
+    /// Copies that are pushed into no more, of which the replication has not learnt.
+    pub(super) ended_copies: VecDeque<Place>,
     /// Bytes of memory that are exposed.
     pub(super) exposed_bytes: u64,
     pub(super) actions: VecDeque<LinkAction<D::File>>,
@@ -193,6 +206,9 @@ impl<D: Disk> Direct<D> {
             sides: Sides::new(),
             holes_due: None,
             readers: HashMap::new(),
+            uncommitted: HashMap::new(),
+            copies: HashMap::new(),
+            ended_copies: VecDeque::new(),
             exposed_bytes: 0,
             actions: VecDeque::new(),
             landed: Vec::new(),
@@ -248,6 +264,7 @@ impl<D: Disk> Direct<D> {
             segments: 0,
             lapsed: VecDeque::new(),
             slots: None,
+            pushed: None,
             notified: false,
         };
         self.links.insert(id, link);
@@ -277,6 +294,9 @@ impl<D: Disk> Direct<D> {
     /// Takes a grant away. Its memory is no longer looked at, whoever still writes there.
     pub(super) fn end_grant(&mut self, id: u16) {
         let Some(grant) = self.grants.remove(&id) else { return };
+        if let Some(waiting) = self.uncommitted.get_mut(&grant.place) {
+            waiting.retain(|(ack, _)| ack.written.id != id);
+        }
         let keys = match grant.granted {
             Granted::Own { key, ring } => {
                 self.end_writing(id, grant.link, grant.place);
@@ -300,6 +320,12 @@ impl<D: Disk> Direct<D> {
                 }
                 self.exposed_bytes = self.exposed_bytes.saturating_sub(reader.window);
                 [Some(reader.key), None]
+            }
+            Granted::Copy => {
+                self.end_writing(id, grant.link, grant.place);
+                self.copies.remove(&grant.place);
+                self.ended_copies.push_back(grant.place);
+                [None, None]
             }
         };
         if let Some(link) = self.links.get_mut(&grant.link) {
@@ -328,6 +354,8 @@ impl<D: Disk> Direct<D> {
         let ids: Vec<u16> = self.grants.iter().filter(|(_, g)| g.link == id).map(|(id, _)| *id).collect();
         let Some(link) = self.links.remove(&id) else { return };
         self.of_conn.remove(&link.conn);
+        let ring = link.pushed.as_ref().map_or(0, |pushed| pushed.bytes());
+        self.exposed_bytes = self.exposed_bytes.saturating_sub(ring);
         for id in &link.lapsed {
             self.lapsed.remove(id);
         }

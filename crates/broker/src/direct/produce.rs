@@ -16,7 +16,7 @@ use super::ring::Ring;
 use super::shared::{self, MEMBERS_MAX, Next, Shared, Violation};
 use crate::api::produce::check_produce;
 use crate::context::call::{Call, Outcome};
-use crate::context::{AppendedTo, Context};
+use crate::context::{AppendedTo, Context, Source};
 use crate::store::{Place, Topic, TopicKey};
 
 /// The least that a ring has, whatever is asked for.
@@ -201,8 +201,9 @@ impl<D: Disk> Direct<D> {
         let Some((written, bytes)) = parse_note(note) else {
             return self.close_byzantine(context, link, "it tells of a write that cannot be".to_owned());
         };
-        if !self.links.contains_key(&link) {
-            return;
+        let Some(found) = self.links.get(&link) else { return };
+        if found.pushed.is_some() {
+            return self.handle_pushed(context, link, written, bytes);
         }
         let mut landed = std::mem::take(&mut self.landed);
         match self.grants.get_mut(&written.id) {
@@ -217,8 +218,8 @@ impl<D: Disk> Direct<D> {
                     );
                     self.close_byzantine(context, link, why);
                 } else {
-                    let ack = land(context, place, written, &landed);
-                    self.actions.push_back(LinkAction::Acknowledge { link, note: ack.to_note() });
+                    let landing = land(context, place, written, &landed);
+                    self.answer(place, landing);
                 }
             }
             Some(Grant { link: of, place, granted: Granted::Member { .. } }) if *of == link => {
@@ -260,11 +261,8 @@ impl<D: Disk> Direct<D> {
                 Next::Batch(written) => written,
                 Next::Nonsense => return self.revoke(place),
             };
-            let ack = land(context, place, written, landed);
-            // Of a member that has gone: its records are in, and nobody is to know.
-            if let Some(grant) = self.grants.get(&written.id) {
-                self.actions.push_back(LinkAction::Acknowledge { link: grant.link, note: ack.to_note() });
-            }
+            let landing = land(context, place, written, landed);
+            self.answer(place, landing);
         }
     }
 
@@ -309,10 +307,16 @@ fn check_lands<D: Disk>(
     if context.store.find(key).is_some_and(Topic::is_compact_only) {
         return refuse("a compacted topic is not written through shared memory");
     }
+    let topic = context.store.find(key);
+    let is_led = topic.is_some_and(|topic| context.find_led(topic, index, -1).is_ok());
     let Some((_, partition)) = context.store.partition_for_append(key, index) else {
         let why = format!("the topic has no partition {index}");
         return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
     };
+    if !is_led {
+        let why = format!("the broker does not lead partition {index}");
+        return Err((ErrorCode::NOT_LEADER_OR_FOLLOWER, why));
+    }
     if partition.syncs_before_ack() {
         return refuse(
             "with flush.messages 1 or flush.ms 0 a batch is synced before it is acknowledged, which its \
@@ -326,28 +330,74 @@ fn check_lands<D: Disk>(
     Ok(u64::from(config.max_message_bytes))
 }
 
-/// Appends a batch that is in memory of the broker's own.
-fn land<D: Disk>(
-    context: &mut Context<D>,
-    (topic, index): Place,
-    written: Written,
-    batch: &[u8],
-) -> WriteAck {
-    match context.append(&TopicKey::Id(topic), index, batch, true) {
-        Ok(AppendedTo { appended, .. }) => WriteAck {
-            written,
-            error_code: 0,
-            base_offset: appended.base_offset,
-            log_append_time: appended.log_append_time,
-            log_start_offset: appended.log_start_offset,
+/// A batch that has landed: what its producer is answered, and which offset is to be committed first.
+pub(super) struct Landing {
+    ack: WriteAck,
+    until: Option<i64>,
+}
+
+/// Appends a batch that is in memory of the broker's own. Whoever writes through memory waits for all of the in-sync set.
+fn land<D: Disk>(context: &mut Context<D>, (topic, index): Place, written: Written, batch: &[u8]) -> Landing {
+    match context.append(&TopicKey::Id(topic), index, batch, Source::AllAcks) {
+        Ok(AppendedTo { appended, is_uncommitted, .. }) => Landing {
+            ack: WriteAck {
+                written,
+                error_code: 0,
+                base_offset: appended.base_offset,
+                log_append_time: appended.log_append_time,
+                log_start_offset: appended.log_start_offset,
+            },
+            until: is_uncommitted.then_some(appended.last_offset),
         },
-        Err(error) => WriteAck {
-            written,
-            error_code: error.code().code(),
-            base_offset: -1,
-            log_append_time: -1,
-            log_start_offset: -1,
-        },
+        Err(error) => Landing { ack: refused(written, error.code()), until: None },
+    }
+}
+
+fn refused(written: Written, error: ErrorCode) -> WriteAck {
+    let error_code = error.code();
+    WriteAck { written, error_code, base_offset: -1, log_append_time: -1, log_start_offset: -1 }
+}
+
+impl<D: Disk> Direct<D> {
+    /// Answers a batch, once it is committed and those before it are answered: a ring's bytes are free again in their order.
+    fn answer(&mut self, place: Place, Landing { ack, until }: Landing) {
+        let before = self.uncommitted.get(&place).and_then(|waiting| waiting.back());
+        match until.or(before.map(|landing| landing.1)) {
+            Some(until) => self.uncommitted.entry(place).or_default().push_back((ack, until)),
+            None => self.acknowledge(ack),
+        }
+    }
+
+    fn acknowledge(&mut self, ack: WriteAck) {
+        // Of a producer that has gone: its records are in, and nobody is to know.
+        if let Some(grant) = self.grants.get(&ack.written.id) {
+            self.actions.push_back(LinkAction::Acknowledge { link: grant.link, note: ack.to_note() });
+        }
+    }
+
+    /// More of a partition is committed: its producers are answered.
+    pub(crate) fn commit(&mut self, context: &Context<D>, place: Place) {
+        let Some(mut waiting) = self.uncommitted.remove(&place) else { return };
+        let topic = context.store.by_id(place.0);
+        let Some(partition) = topic.and_then(|topic| topic.partition(place.1)) else { return };
+        let (committed, in_sync) = (partition.high_watermark(), partition.check_in_sync());
+        while waiting.front().is_some_and(|(_, until)| *until < committed)
+            && let Some((mut ack, _)) = waiting.pop_front()
+        {
+            if in_sync.is_err() && ack.error_code == 0 {
+                ack = refused(ack.written, ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND);
+            }
+            self.acknowledge(ack);
+        }
+        if !waiting.is_empty() {
+            self.uncommitted.insert(place, waiting);
+        }
+    }
+
+    /// The broker leads a partition no longer, or in another epoch: what its producers have not heard of they write again.
+    pub(crate) fn end_writers(&mut self, place: Place) {
+        self.uncommitted.remove(&place);
+        self.end_side(place);
     }
 }
 

@@ -4,8 +4,12 @@
 mod read;
 mod session;
 
+pub(crate) use read::is_prefix;
+pub(crate) use session::FetchItem;
+
 use std::collections::{BTreeSet, HashMap};
 
+use headrace_cluster::model::Registration;
 use headrace_log::{Disk, Slice};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::fetch_response::{
@@ -19,9 +23,9 @@ use headrace_wire::uuid::Uuid;
 use crate::config::BrokerConfig;
 use crate::context::Context;
 use crate::context::call::{Call, ConnId, Outcome};
-use crate::store::TopicKey;
+use crate::store::{Partition, TopicKey};
 use read::{PartitionRead, read_all};
-use session::{Answered, FetchItem, FetchSessions, PARTITIONS_MAX, Scope};
+use session::{Answered, FetchSessions, PARTITIONS_MAX, Scope};
 
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
@@ -35,6 +39,8 @@ const LEADER_ADDRESS_FROM: i16 = 16;
 struct FetchWait {
     scope: Scope,
     items: Vec<FetchItem>,
+    /// The follower that asks; nothing: a consumer.
+    from: Option<Registration>,
     min_bytes: u64,
     max_bytes: u32,
     deadline: u64,
@@ -93,6 +99,13 @@ impl Fetch {
         request: FetchRequest,
     ) -> Outcome<FetchResponse> {
         let by_id = call.version >= BY_ID_FROM;
+        let from = match context.follower_of(call, &request) {
+            Ok(from) => from,
+            Err(error) => {
+                let error_code = error.code();
+                return Outcome::Reply(FetchResponse { error_code, ..FetchResponse::default() });
+            }
+        };
         let items = items_of(&request, by_id);
         let forgotten = forgotten_of(&request, by_id);
         let (id, epoch) = (request.session_id, request.session_epoch);
@@ -118,6 +131,7 @@ impl Fetch {
         let wait = FetchWait {
             scope,
             items,
+            from,
             min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
             max_bytes: u32::try_from(request.max_bytes).unwrap_or(0).min(limit),
             deadline: context.now.mono_ms.saturating_add(max_wait_ms),
@@ -177,7 +191,10 @@ impl Fetch {
         mut wait: FetchWait,
         first_try: bool,
     ) {
-        let reads = read_all(context, &call, &wait.items, wait.max_bytes);
+        if let (true, Some(from)) = (first_try, wait.from) {
+            wait.items.iter().for_each(|item| context.note_fetched(from, item));
+        }
+        let reads = read_all(context, &call, &wait.items, wait.max_bytes, wait.from);
         let bytes = reads.iter().map(|r| u64::from(r.bytes())).sum();
         let urgent = reads.iter().any(PartitionRead::is_urgent);
         let hopeless = reads.iter().all(PartitionRead::is_hopeless);
@@ -193,7 +210,7 @@ impl Fetch {
             self.deadlines.insert((wait.deadline, call.token));
             for item in &wait.items {
                 if let Some(partition) = context.store.find_partition_mut(&item.topic, item.partition) {
-                    partition.watchers.push(call.token);
+                    watchers(partition, wait.from).push(call.token);
                 }
             }
         }
@@ -227,7 +244,7 @@ impl Fetch {
         self.deadlines.remove(&(wait.deadline, token));
         for item in &wait.items {
             if let Some(partition) = context.store.find_partition_mut(&item.topic, item.partition) {
-                partition.watchers.retain(|t| *t != token);
+                watchers(partition, wait.from).retain(|t| *t != token);
             }
         }
     }
@@ -271,6 +288,11 @@ impl Fetch {
     }
 }
 
+/// Who is woken when the partition has more for one who asks.
+fn watchers<D: Disk>(partition: &mut Partition<D>, from: Option<Registration>) -> &mut Vec<u64> {
+    if from.is_some() { &mut partition.followers } else { &mut partition.watchers }
+}
+
 fn fetch_response<D: Disk>(
     context: &Context<D>,
     version: i16,
@@ -289,16 +311,19 @@ fn fetch_response<D: Disk>(
             response.responses.push(FetchableTopicResponse { topic, topic_id, partitions: Vec::new() });
             last = Some(read.item.topic.clone());
         }
-        let fenced = read.error == ErrorCode::FENCED_LEADER_EPOCH;
-        if fenced && version >= LEADER_ADDRESS_FROM && response.node_endpoints.is_empty() {
-            response.node_endpoints.push(NodeEndpoint {
-                node_id: context.config.node_id,
-                host: context.config.advertised_host.clone(),
-                port: i32::from(context.config.advertised_port),
-                rack: context.config.rack(),
-            });
+        let moved = [ErrorCode::FENCED_LEADER_EPOCH, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&read.error);
+        let leader = moved.then(|| context.leader_of(&read.item.topic, read.item.partition)).flatten();
+        if let Some((leader, _)) = leader.filter(|_| version >= LEADER_ADDRESS_FROM)
+            && !response.node_endpoints.iter().any(|one| one.node_id == leader)
+        {
+            response.node_endpoints.extend(context.endpoint(leader).map(|at| NodeEndpoint {
+                node_id: leader,
+                host: at.host,
+                port: i32::from(at.port),
+                rack: at.rack,
+            }));
         }
-        let data = partition_data(context, read, fenced && version >= LEADER_FROM, &mut files);
+        let data = partition_data(read, leader.filter(|_| version >= LEADER_FROM), &mut files);
         if let Some(topic) = response.responses.last_mut() {
             topic.partitions.push(data);
         }
@@ -306,11 +331,10 @@ fn fetch_response<D: Disk>(
     (response, files)
 }
 
-fn partition_data<D: Disk>(
-    context: &Context<D>,
-    read: PartitionRead<D::File>,
-    with_leader: bool,
-    files: &mut Vec<Slice<D::File>>,
+fn partition_data<F>(
+    read: PartitionRead<F>,
+    leader: Option<(i32, i32)>,
+    files: &mut Vec<Slice<F>>,
 ) -> PartitionData {
     let mut data = PartitionData {
         partition_index: read.item.partition,
@@ -325,11 +349,8 @@ fn partition_data<D: Disk>(
     if let Some((epoch, end_offset)) = read.diverging {
         data.diverging_epoch = EpochEndOffset { epoch, end_offset };
     }
-    if with_leader {
-        data.current_leader = LeaderIdAndEpoch {
-            leader_id: context.config.node_id,
-            leader_epoch: context.store.leader_epoch(),
-        };
+    if let Some((leader_id, leader_epoch)) = leader {
+        data.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
     }
     if let Some(slice) = read.slice
         && slice.len > 0

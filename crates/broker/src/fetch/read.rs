@@ -1,13 +1,14 @@
 //! Determines what a fetch returns from each partition.
 
-use headrace_log::{Disk, LogError, ReadError, Slice};
+use headrace_cluster::model::Registration;
+use headrace_log::{Disk, Log, LogError, ReadError, Slice};
 use headrace_wire::errors::ErrorCode;
 
 use super::session::FetchItem;
 use crate::auth::{Operation, Resource};
 use crate::context::Context;
 use crate::context::call::Call;
-use crate::store::{Partition, TopicKey};
+use crate::store::TopicKey;
 
 /// What a fetch gets of one partition.
 pub(super) struct PartitionRead<F> {
@@ -20,12 +21,13 @@ pub(super) struct PartitionRead<F> {
     pub(super) slice: Option<Slice<F>>,
 }
 
-/// Reads the partitions in turn until `max_bytes` are found; the first batch found comes whole in any case.
+/// Reads the partitions in turn, for a consumer or a follower (`from`), until `max_bytes` are found; the first batch found comes whole in any case.
 pub(super) fn read_all<D: Disk>(
     context: &Context<D>,
     call: &Call,
     items: &[FetchItem],
     max_bytes: u32,
+    from: Option<Registration>,
 ) -> Vec<PartitionRead<D::File>> {
     let mut left = max_bytes;
     let mut found = false;
@@ -40,7 +42,7 @@ pub(super) fn read_all<D: Disk>(
                 diverging: None,
                 slice: None,
             };
-            if let Err(error) = read_one(context, call, &mut read, left, !found) {
+            if let Err(error) = read_one(context, call, &mut read, (left, !found), from) {
                 read.error = error;
                 read.slice = None;
             }
@@ -57,8 +59,8 @@ fn read_one<D: Disk>(
     context: &Context<D>,
     call: &Call,
     read: &mut PartitionRead<D::File>,
-    left: u32,
-    at_least_one: bool,
+    (left, at_least_one): (u32, bool),
+    from: Option<Registration>,
 ) -> Result<(), ErrorCode> {
     let item = &read.item;
     let missing = match item.topic {
@@ -72,28 +74,30 @@ fn read_one<D: Disk>(
         }
         _ => missing,
     })?;
-    if !context.allows(call, Operation::Read, Resource::Topic(&topic.name)) {
+    if from.is_none() && !context.allows(call, Operation::Read, Resource::Topic(&topic.name)) {
         return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
     }
-    let partition = topic.partition(item.partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-    context.store.check_leader_epoch(item.current_leader_epoch)?;
+    let (partition, epoch) = context.find_led(topic, item.partition, item.current_leader_epoch)?;
     let log = &partition.log;
-    read.high_watermark = log.end_offset();
+    read.high_watermark = partition.high_watermark();
     read.log_start = log.start_offset();
-    if let Some(diverging) = diverging(partition, item, context.store.leader_epoch())? {
+    if let Some(diverging) = diverging(log, item.offset, item.last_fetched_epoch, epoch)? {
         read.diverging = Some(diverging);
         return Ok(());
     }
     let max_bytes = u32::try_from(item.max_bytes).unwrap_or(0).min(left);
-    // While the log is offline: nothing that a loss of power could take.
-    match log.read(item.offset, max_bytes, at_least_one, log.readable_end()) {
+    let end = if from.is_some() { log.readable_end() } else { partition.readable_end() };
+    match log.read(item.offset, max_bytes, at_least_one, end) {
         Ok(slice) => {
             read.slice = Some(slice);
             Ok(())
         }
         Err(ReadError::OutOfRange { .. }) => {
             read.high_watermark = -1;
-            read.log_start = -1;
+            // A follower must know where to begin anew.
+            if from.is_none() {
+                read.log_start = -1;
+            }
             Err(ErrorCode::OFFSET_OUT_OF_RANGE)
         }
         // A client would ask for ever: it takes a storage error for one that a new leader mends.
@@ -102,19 +106,26 @@ fn read_one<D: Disk>(
     }
 }
 
-/// Whether the epoch that the client last read ends here before its position. `current` is the broker's own epoch.
+/// Whether the epoch that somebody last read ends here before their position. `current` is the broker's own epoch.
 fn diverging<D: Disk>(
-    partition: &Partition<D>,
-    item: &FetchItem,
+    log: &Log<D>,
+    offset: i64,
+    last_epoch: i32,
     current: i32,
 ) -> Result<Option<(i32, i64)>, ErrorCode> {
-    if item.last_fetched_epoch < 0 {
+    if last_epoch < 0 {
         return Ok(None);
     }
-    let end = partition
-        .log
-        .offset_for_epoch(item.last_fetched_epoch, current)
-        .ok_or(ErrorCode::OFFSET_OUT_OF_RANGE)?;
-    let diverged = end.leader_epoch < item.last_fetched_epoch || end.end_offset < item.offset;
+    let end = log.offset_for_epoch(last_epoch, current).ok_or(ErrorCode::OFFSET_OUT_OF_RANGE)?;
+    let diverged = end.leader_epoch < last_epoch || end.end_offset < offset;
     Ok(diverged.then_some((end.leader_epoch, end.end_offset)))
+}
+
+/// Whether somebody who has all before `offset`, the last batch of which is of `last_epoch`, has the records of this log, and
+/// no others; `current` is the epoch in which the log is written.
+pub(crate) fn is_prefix<D: Disk>(log: &Log<D>, offset: i64, last_epoch: i32, current: i32) -> bool {
+    let is_empty = last_epoch < 0;
+    (log.start_offset()..=log.end_offset()).contains(&offset)
+        && (!is_empty || offset == log.start_offset())
+        && diverging(log, offset, last_epoch, current) == Ok(None)
 }

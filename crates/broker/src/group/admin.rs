@@ -70,6 +70,9 @@ impl Groups {
         if !context.allows(call, Operation::Describe, Resource::Group(id)) {
             return failed(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
+        if let Err(error) = Self::check_coordinator(context, id) {
+            return failed(error);
+        }
         let Some(entry) = self.get(id) else {
             // Versions before 6 have no error for it: such a group is dead.
             let missing = call.version >= 6;
@@ -145,10 +148,17 @@ impl Groups {
         let task = DeleteGroups::new(DELETED_PER_TURN, names, response, Self::delete_and_answer);
         let task = task.then(|_, context, call, response| {
             let deleted = response.results.iter().filter(|result| result.error_code == 0);
-            let left = Self::journal_syncs(context, deleted.map(|result| result.group_id.as_str()));
-            context.reply_when_synced::<DeleteGroupsRequest>(call, response, left, |response, _| {
-                response.results.iter_mut().for_each(|result| journal::fail(&mut result.error_code));
-            })
+            let left = Self::journal_targets(context, deleted.map(|result| result.group_id.as_str()));
+            let deadline = Self::commit_deadline(context);
+            context.reply_when_reached::<DeleteGroupsRequest>(
+                call,
+                response,
+                left,
+                deadline,
+                |response, _, _| {
+                    response.results.iter_mut().for_each(|result| journal::fail(&mut result.error_code));
+                },
+            )
         });
         task.begin(self, context, call)
     }
@@ -173,6 +183,7 @@ impl Groups {
         if !context.allows(call, Operation::Delete, Resource::Group(id)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
+        Self::check_coordinator(context, id)?;
         let entry = self.get(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         if !entry.group.is_deserted() {
             return Err(ErrorCode::NON_EMPTY_GROUP);

@@ -97,11 +97,12 @@ impl Groups {
             }
         }
         let left = if is_written && stored.is_ok() {
-            Self::journal_syncs(context, [group.as_str()].into_iter())
+            Self::journal_targets(context, [group.as_str()].into_iter())
         } else {
             Vec::new()
         };
-        context.reply_when_synced::<OffsetCommitRequest>(call, response, left, |response, _| {
+        let deadline = Self::commit_deadline(context);
+        context.reply_when_reached::<OffsetCommitRequest>(call, response, left, deadline, |response, _, _| {
             let partitions = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
             partitions.for_each(|partition| journal::fail(&mut partition.error_code));
         })
@@ -134,6 +135,7 @@ impl Groups {
         if group.is_empty() {
             return Err(ErrorCode::INVALID_GROUP_ID);
         }
+        Self::check_coordinator(context, group)?;
         let generation = request.generation_id_or_member_epoch;
         let now = context.now;
         if self.get(group).is_none() {
@@ -169,8 +171,7 @@ impl Groups {
         topic: &str,
         partition: &OffsetCommitRequestPartition,
     ) -> Result<(), ErrorCode> {
-        let known =
-            context.store.by_name(topic).is_some_and(|t| t.partition(partition.partition_index).is_some());
+        let known = context.store.by_name(topic).is_some_and(|t| t.has_partition(partition.partition_index));
         if !known {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
@@ -290,7 +291,7 @@ impl Groups {
         } else if answer.group_id.is_empty() {
             Some(ErrorCode::INVALID_GROUP_ID)
         } else {
-            None
+            Self::check_coordinator(context, &answer.group_id).err()
         };
         if let Some(error) = refusal {
             answer.error_code = error.code();
@@ -386,7 +387,7 @@ impl Groups {
             let mut partitions = Vec::with_capacity(topic.partitions.len());
             for partition in &topic.partitions {
                 let index = partition.partition_index;
-                let known = context.store.by_name(name).is_some_and(|t| t.partition(index).is_some());
+                let known = context.store.by_name(name).is_some_and(|t| t.has_partition(index));
                 let error = refusal.or((!known).then_some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
                 if error.is_none() {
                     tombstones.push((name.to_owned(), index));
@@ -401,8 +402,9 @@ impl Groups {
             response.topics.clear();
             return Outcome::Reply(response);
         }
-        let left = Self::journal_syncs(context, [request.group_id.as_str()].into_iter());
-        context.reply_when_synced::<OffsetDeleteRequest>(call, response, left, |response, _| {
+        let left = Self::journal_targets(context, [request.group_id.as_str()].into_iter());
+        let deadline = Self::commit_deadline(context);
+        context.reply_when_reached::<OffsetDeleteRequest>(call, response, left, deadline, |response, _, _| {
             response.error_code = ErrorCode::COORDINATOR_NOT_AVAILABLE.code();
             response.topics.clear();
         })
@@ -417,6 +419,7 @@ impl Groups {
         if !context.allows(call, Operation::Delete, Resource::Group(group)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
+        Self::check_coordinator(context, group)?;
         let entry = self.get(group).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         if entry.group.is_empty() {
             return Ok(Subscribed::To(BTreeSet::new()));

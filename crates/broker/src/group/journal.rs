@@ -23,8 +23,8 @@ use super::member::Member;
 use super::state::Group;
 use super::{Committed, Groups};
 use crate::api::making::ensure_offsets_topic;
-use crate::context::unsynced::FlushTarget;
-use crate::context::{AppendFailure, Context};
+use crate::context::waiting::{Awaited, Until};
+use crate::context::{AppendFailure, Context, Source};
 use crate::store::OFFSETS_TOPIC;
 use crate::store::TopicKey;
 
@@ -43,6 +43,8 @@ const SNAPSHOT_FROM_BYTES: u64 = 8 << 20;
 const SNAPSHOT_GROWTH: u64 = 4;
 /// Batches that a snapshot is written in.
 const SNAPSHOT_BATCH_BYTES: usize = 512 * 1024;
+/// So long an answer waits for the in-sync set, as Kafka's `offsets.commit.timeout.ms`.
+const COMMIT_TIMEOUT_MS: u64 = 5000;
 /// What a record takes beside its key and value, roughly.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
@@ -50,6 +52,17 @@ const RECORD_OVERHEAD_BYTES: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     due_bytes: HashMap<i32, u64>,
+    /// By partition, what can be deleted once its last snapshot is committed: all before the first offset, once the high
+    /// watermark is at the second.
+    deletable: HashMap<i32, (i64, i64)>,
+}
+
+impl Snapshots {
+    /// Another broker leads the partition.
+    pub(super) fn forget(&mut self, partition: i32) {
+        self.due_bytes.remove(&partition);
+        self.deletable.remove(&partition);
+    }
 }
 
 /// A record to write: a key, and a value or a tombstone.
@@ -94,7 +107,7 @@ fn java_hash(text: &str) -> i32 {
 }
 
 /// The partition of a group's records.
-fn partition_of(group: &str, partitions: i32) -> i32 {
+pub(super) fn partition_of(group: &str, partitions: i32) -> i32 {
     // Kafka takes 0 for the one hash that has no absolute value.
     java_hash(group).checked_abs().unwrap_or(0) % partitions.max(1)
 }
@@ -142,31 +155,44 @@ impl Groups {
         }
         let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map_err(|_| failed)?.to_vec();
         let key = TopicKey::Name(OFFSETS_TOPIC.into());
-        let error = match context.append(&key, index, &batch, false) {
+        let error = match context.append(&key, index, &batch, Source::Broker) {
             Ok(_) => return Ok(()),
-            Err(AppendFailure::NoPartition(_)) => return Err(failed),
             Err(AppendFailure::Refused(error)) => error,
+            Err(AppendFailure::NotLeader) => return Err(ErrorCode::NOT_COORDINATOR),
+            Err(AppendFailure::NoPartition(_) | AppendFailure::NotEnoughReplicas(..)) => return Err(failed),
         };
         context.store.note_trouble(&error);
         let too_large = matches!(error, AppendError::TooLarge { .. } | AppendError::ListTooLarge { .. });
         Err(if too_large { ErrorCode::RECORD_LIST_TOO_LARGE } else { failed })
     }
 
-    /// What an answer about these groups is to wait for, where what is written to the journal is synced before it is
-    /// acknowledged.
-    pub(super) fn journal_syncs<'a, D: Disk>(
+    /// What an answer about these groups is to wait for: that the in-sync set has what is written to the journal, and that it
+    /// is synced where it is synced before it is acknowledged.
+    pub(super) fn journal_targets<'a, D: Disk>(
         context: &Context<D>,
         groups: impl Iterator<Item = &'a str>,
-    ) -> Vec<FlushTarget> {
+    ) -> Vec<Awaited> {
         let Some(topic) = context.store.by_name(OFFSETS_TOPIC) else { return Vec::new() };
         let count = topic.partition_count();
         let places: BTreeSet<i32> = groups.map(|group| partition_of(group, count)).collect();
-        let unsynced = places.into_iter().filter_map(|index| {
-            let partition = topic.partition(index).filter(|partition| partition.syncs_before_ack())?;
+        let mut targets = Vec::new();
+        for index in places {
+            let Some(partition) = topic.partition(index) else { continue };
             let last_offset = partition.log.end_offset() - 1;
-            Some(FlushTarget { slot: (0, 0), place: (topic.id, index), last_offset })
-        });
-        unsynced.collect()
+            let target = |until| Awaited { slot: (0, 0), place: (topic.id, index), last_offset, until };
+            if partition.syncs_before_ack() {
+                targets.push(target(Until::Synced));
+            }
+            if partition.high_watermark() <= last_offset {
+                targets.push(target(Until::Committed));
+            }
+        }
+        targets
+    }
+
+    /// Until when an answer waits for its records.
+    pub(super) fn commit_deadline<D: Disk>(context: &Context<D>) -> Option<u64> {
+        context.cluster.as_ref().map(|_| context.now.mono_ms.saturating_add(COMMIT_TIMEOUT_MS))
     }
 
     /// Writes the record of a group as it is now.
@@ -188,12 +214,13 @@ impl Groups {
     // ---- snapshots
 
     fn snapshot_if_due<D: Disk>(&mut self, context: &mut Context<D>, partition: i32, partitions: i32) {
+        self.delete_covered(context, partition);
         let Some(log) = context.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &p.log) else {
             return;
         };
         let (size, before) = (log.size_bytes(), log.end_offset());
         let due = self.journal.due_bytes.get(&partition).copied().unwrap_or(SNAPSHOT_FROM_BYTES);
-        if size < due {
+        if size < due || self.journal.deletable.contains_key(&partition) {
             return;
         }
         let written = self.write_snapshot(context, partition, partitions);
@@ -202,7 +229,7 @@ impl Groups {
         else {
             return;
         };
-        let grown = log.size_bytes();
+        let (grown, end) = (log.size_bytes(), log.end_offset());
         // Durable first, or a loss of power could take the old records and the new.
         let flushed = written.is_ok().then(|| log.flush(now));
         if log.is_offline()
@@ -210,29 +237,35 @@ impl Groups {
         {
             context.flushes.went_offline(&mut context.store, (topic, partition), now);
         }
-        let Some(log) = context.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log)
-        else {
-            return;
-        };
         let next = if matches!(flushed, Some(Ok(()))) {
-            if let Err(error) = log.move_start(before) {
-                context.store.note_trouble(&error);
-            }
-            // A start that is not noted would look like a loss after a crash.
-            let noted = context.store.checkpoint();
-            let deleted = match context.store.partition_by_name_mut(OFFSETS_TOPIC, partition) {
-                Some(partition) => partition.log.delete_some(usize::MAX).map(drop),
-                None => Ok(()),
-            };
-            if let Err(error) = noted.and(deleted) {
-                context.store.note_trouble(&error);
-            }
+            self.journal.deletable.insert(partition, (before, end));
+            self.delete_covered(context, partition);
             grown.saturating_sub(size).saturating_mul(SNAPSHOT_GROWTH).max(SNAPSHOT_FROM_BYTES)
         } else {
             // Full disk, most likely. The old records stand; the next try comes later.
             grown.saturating_mul(2)
         };
         self.journal.due_bytes.insert(partition, next);
+    }
+
+    /// Deletes what a snapshot stands for, once all of the in-sync set have that.
+    fn delete_covered<D: Disk>(&mut self, context: &mut Context<D>, index: i32) {
+        let Some((before, end)) = self.journal.deletable.get(&index).copied() else { return };
+        let partition = context.store.partition_by_name_mut(OFFSETS_TOPIC, index);
+        let Some(partition) = partition.filter(|partition| partition.high_watermark() >= end) else { return };
+        self.journal.deletable.remove(&index);
+        if let Err(error) = partition.log.move_start(before) {
+            context.store.note_trouble(&error);
+        }
+        // A start that is not noted would look like a loss after a crash.
+        let noted = context.store.checkpoint();
+        let deleted = match context.store.partition_by_name_mut(OFFSETS_TOPIC, index) {
+            Some(partition) => partition.log.delete_some(usize::MAX).map(drop),
+            None => Ok(()),
+        };
+        if let Err(error) = noted.and(deleted) {
+            context.store.note_trouble(&error);
+        }
     }
 
     fn write_snapshot<D: Disk>(

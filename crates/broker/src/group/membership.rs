@@ -97,7 +97,7 @@ impl Groups {
             self.deliver(context, &group, out);
             self.forget_unused(&group);
         }
-        if let Some((waiter, Waiting { joins: Some(group), .. })) = waiting {
+        if let Some((waiter, Waiting { group, joins: true, .. })) = waiting {
             let mut out = Outputs::default();
             if let Some(entry) = self.get_mut(&group) {
                 entry.group.forget_waiting(now, waiter, &mut out);
@@ -119,7 +119,8 @@ impl Groups {
         pending.push((group.to_owned(), member.to_owned()));
     }
 
-    /// Names the coordinator: always this broker.
+    /// Names the coordinator: the leader of the partition of `__consumer_offsets` that has the group, or this broker where it
+    /// is in no cluster.
     ///
     /// Most work: an answer for each of [`KEYS_MAX`] groups.
     pub(crate) fn find_coordinator<D: Disk>(
@@ -150,7 +151,7 @@ impl Groups {
         Outcome::Reply(response)
     }
 
-    fn coordinator<D: Disk>(context: &Context<D>, call: &Call, kind: i8, key: &str) -> Coordinator {
+    fn coordinator<D: Disk>(context: &mut Context<D>, call: &Call, kind: i8, key: &str) -> Coordinator {
         let refusal = match kind {
             OF_GROUP => (!context.allows(call, Operation::Describe, Resource::Group(key)))
                 .then(|| (ErrorCode::GROUP_AUTHORIZATION_FAILED, format!("not authorized: group {key}"))),
@@ -173,13 +174,23 @@ impl Groups {
                 error_message: Some(why),
                 ..Coordinator::default()
             },
-            None => Coordinator {
-                key: key.to_owned(),
-                node_id: context.config.node_id,
-                host: context.config.advertised_host.clone(),
-                port: i32::from(context.config.advertised_port),
-                error_message: None,
-                ..Coordinator::default()
+            None => match Self::coordinator_of(context, key) {
+                Some((node_id, at)) => Coordinator {
+                    key: key.to_owned(),
+                    node_id,
+                    host: at.host,
+                    port: i32::from(at.port),
+                    error_message: None,
+                    ..Coordinator::default()
+                },
+                None => Coordinator {
+                    key: key.to_owned(),
+                    node_id: -1,
+                    port: -1,
+                    error_code: ErrorCode::COORDINATOR_NOT_AVAILABLE.code(),
+                    error_message: Some("nobody leads the partition that has the group's offsets".to_owned()),
+                    ..Coordinator::default()
+                },
             },
         }
     }
@@ -189,7 +200,10 @@ impl Groups {
         if !context.allows(call, Operation::Read, Resource::Group(group)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
-        if group.is_empty() { Err(ErrorCode::INVALID_GROUP_ID) } else { Ok(()) }
+        if group.is_empty() {
+            return Err(ErrorCode::INVALID_GROUP_ID);
+        }
+        Self::check_coordinator(context, group)
     }
 
     /// Joins a group; the answer comes with the next generation.
@@ -262,8 +276,8 @@ impl Groups {
             let id = joined.member_id.clone();
             self.note_pending(call.conn, &request.group_id, &id);
         }
-        let joins = Some(request.group_id.clone());
-        self.waiting.insert(call.token, Waiting { call: call.clone(), joins });
+        let group = request.group_id.clone();
+        self.waiting.insert(call.token, Waiting { call: call.clone(), group, joins: true });
         self.deliver(context, &request.group_id, out);
         self.forget_unused(&request.group_id);
         Outcome::Parked
@@ -298,7 +312,8 @@ impl Groups {
         let now = context.now.mono_ms;
         let mut out = Outputs::default();
         let assigned = entry.group.sync(now, call.token, sync, &mut out);
-        self.waiting.insert(call.token, Waiting { call: call.clone(), joins: None });
+        let group = request.group_id.clone();
+        self.waiting.insert(call.token, Waiting { call: call.clone(), group, joins: false });
         if assigned {
             let written = match self.record_group(context, &request.group_id) {
                 Ok(()) => ErrorCode::NONE,
@@ -427,7 +442,7 @@ fn own(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
-fn join_response(version: i16, joined: Joined) -> JoinGroupResponse {
+pub(super) fn join_response(version: i16, joined: Joined) -> JoinGroupResponse {
     let member = |(member_id, group_instance_id, metadata)| JoinGroupResponseMember {
         member_id,
         group_instance_id,
@@ -447,7 +462,7 @@ fn join_response(version: i16, joined: Joined) -> JoinGroupResponse {
     }
 }
 
-fn sync_response(synced: Synced) -> SyncGroupResponse {
+pub(super) fn sync_response(synced: Synced) -> SyncGroupResponse {
     SyncGroupResponse {
         error_code: synced.error.code(),
         protocol_type: synced.protocol_type,

@@ -2,6 +2,7 @@
 
 mod admin;
 mod commits;
+mod coordination;
 mod exchange;
 mod journal;
 mod member;
@@ -73,6 +74,8 @@ pub(crate) struct Groups {
     /// By connection, groups with ids in them that its client was given, and has perhaps not come back with yet.
     pending: HashMap<ConnId, Vec<(String, String)>>,
     journal: journal::Snapshots,
+    /// In a cluster: partitions of the journal that this broker leads.
+    led: BTreeSet<i32>,
     /// Lines of the log about groups: their clients decide how often they change.
     lines: RateLimit,
 }
@@ -81,8 +84,9 @@ pub(crate) struct Groups {
 #[derive(Debug)]
 struct Waiting {
     call: Call,
-    /// The group, where it waits to join it.
-    joins: Option<String>,
+    group: String,
+    /// It waits to join the group, and not for its assignment.
+    joins: bool,
 }
 
 impl Groups {
@@ -99,6 +103,7 @@ impl Groups {
             waiting: HashMap::new(),
             pending: HashMap::new(),
             journal: journal::Snapshots::default(),
+            led: BTreeSet::new(),
             lines: RateLimit::new(RateLimit::LINES_PER_S),
         }
     }

@@ -36,7 +36,7 @@ type Unread = String;
 
 /// What was passed over in a partition of the journal.
 #[derive(Default)]
-struct Skipped {
+pub(super) struct Skipped {
     findings: Vec<Finding>,
 }
 
@@ -49,6 +49,15 @@ impl Skipped {
                 last.end_offset = found.end_offset;
             }
             _ => self.findings.push(found),
+        }
+    }
+}
+
+impl Skipped {
+    /// Has the operator know of it.
+    pub(super) fn report<D: Disk>(self, context: &mut Context<D>, index: i32) {
+        for finding in self.findings {
+            context.store.note_trouble(&format!("{OFFSETS_TOPIC}-{index}: {finding}"));
         }
     }
 }
@@ -77,7 +86,7 @@ impl Groups {
         Ok(skipped)
     }
 
-    fn load_partition<D: Disk>(
+    pub(super) fn load_partition<D: Disk>(
         &mut self,
         context: &mut Context<D>,
         index: i32,
@@ -331,7 +340,8 @@ mod tests {
         let now = Now { mono_ms: 0, wall_ms: 1_700_000_000_000 };
         let config = || BrokerConfig::from_pairs([("log.dir", "/data")]).unwrap();
         let disk = MemoryDisk::new();
-        let (mut context, _) = Context::open(disk.clone(), config(), Box::new(AllowAll), 1, now).unwrap();
+        let (mut context, _) =
+            Context::open(disk.clone(), config(), Box::new(AllowAll), None, 1, now).unwrap();
         let mut groups = Groups::new(&config());
         let mut commit = |partition: i32, offset: i64| {
             let committed = Committed {

@@ -113,6 +113,7 @@ impl<D: Disk> Broker<D> {
             ApiKey::GrantProduce => self.run_in(call, reader, Self::direct, Direct::grant_produce),
             ApiKey::GrantFetch => self.run_in(call, reader, Self::direct, Direct::grant_fetch),
             ApiKey::DirectRelease => self.run_in(call, reader, Self::direct, Direct::direct_release),
+            ApiKey::GrantReplicate => self.run_in(call, reader, Self::direct, Direct::grant_replicate),
             other => self.context.close_connection(call.conn, format!("{other:?} is not supported")),
         }
     }

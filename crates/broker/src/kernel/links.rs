@@ -60,6 +60,7 @@ impl<D: Disk> Broker<D> {
     /// A link has ended. Over verbs its client learns of it by the end of its connection, and from nobody else.
     pub fn handle_unlinked(&mut self, link: LinkId) {
         self.direct.handle_unlinked(&mut self.context, link);
+        self.settle();
     }
 
     /// A client says that it has written a batch.

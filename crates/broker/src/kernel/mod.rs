@@ -1,31 +1,38 @@
 //! The kernel: the one object that a driver has. It owns the connections with their queues, the rotation of work, the clock
 //! and the parts, hands each request to the part that it concerns, and tells parts what others have changed.
 
+mod cluster;
 mod dispatch;
 mod links;
 mod turns;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use headrace_fabric::MemorySource;
 use headrace_log::Disk;
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
 use crate::auth::Authorizer;
 use crate::config::BrokerConfig;
 use crate::context::call::{ConnId, Response};
+use crate::context::cluster::Cluster;
 use crate::context::connections::{Due, Incoming};
+use crate::context::waiting::Until;
 use crate::context::{Change, Context};
 use crate::direct::Direct;
 use crate::error::BrokerError;
 use crate::fetch::Fetch;
 use crate::group::Groups;
+use crate::replication::Replication;
+use crate::replication::role::Role;
 use crate::store::flush::FlushWork;
 use crate::store::retention::Retention;
 use crate::store::{OFFSETS_TOPIC, StartReport};
 use turns::Working;
 
+pub use cluster::ClusterStart;
 pub use dispatch::OTHER_REQUEST_BYTES_MAX;
 
 /// A Kafka broker without sockets, clock or threads of its own; the driver's loop gives it those.
@@ -41,8 +48,11 @@ pub struct Broker<D: Disk> {
     fetch: Fetch,
     groups: Groups,
     direct: Direct<D>,
+    replication: Replication<D>,
     /// Requests that are handled in turns.
     tasks: HashMap<u64, Working<D>>,
+    /// Those of them that wait for a change of the cluster.
+    later: BTreeSet<u64>,
     retention: Retention,
     retention_due: u64,
     offsets_check_due: u64,
@@ -78,14 +88,27 @@ impl<D: Disk> Broker<D> {
         random_seed: u64,
         now: Now,
     ) -> Result<(Self, StartReport), BrokerError> {
-        let (context, mut report) = Context::open(disk, config, authorizer, random_seed, now)?;
+        Self::open_in(disk, memory, (config, None), authorizer, random_seed, now)
+    }
+
+    pub(super) fn open_in(
+        disk: D,
+        memory: Box<dyn MemorySource>,
+        (config, cluster): (BrokerConfig, Option<Cluster>),
+        authorizer: Box<dyn Authorizer>,
+        random_seed: u64,
+        now: Now,
+    ) -> Result<(Self, StartReport), BrokerError> {
+        let (context, mut report) = Context::open(disk, config, authorizer, cluster, random_seed, now)?;
         let config = &context.config;
         let mut broker = Self {
             store: (),
             fetch: Fetch::new(config),
             groups: Groups::new(config),
             direct: Direct::new(memory),
+            replication: Replication::new(),
             tasks: HashMap::new(),
+            later: BTreeSet::new(),
             retention: Retention::default(),
             // A full disk waits for nothing else.
             retention_due: match context.store.check_appends() {
@@ -96,8 +119,10 @@ impl<D: Disk> Broker<D> {
             offsets_check_due: due(now, config.offsets_retention_check_interval_ms),
             context,
         };
-        for (partition, skipped) in broker.groups.load(&mut broker.context)? {
-            report.add(OFFSETS_TOPIC, partition, skipped);
+        if broker.context.cluster.is_none() {
+            for (partition, skipped) in broker.groups.load(&mut broker.context)? {
+                report.add(OFFSETS_TOPIC, partition, skipped);
+            }
         }
         broker.context.flushes.note_offline(&broker.context.store);
         Ok((broker, report))
@@ -157,7 +182,7 @@ impl<D: Disk> Broker<D> {
         self.direct.handle_disconnect(conn);
         if let Some(token) = current {
             self.abandon(token);
-            self.context.unsynced.forget(token);
+            self.context.unacknowledged.forget(token);
         }
         self.fetch.handle_disconnect(&mut self.context, conn, current);
         self.groups.handle_disconnect(&mut self.context, conn, current);
@@ -183,6 +208,9 @@ impl<D: Disk> Broker<D> {
             }
         }
         self.direct.handle_timeout(&self.context);
+        let context = &mut self.context;
+        context.unacknowledged.handle_timeout(&mut context.connections, now.mono_ms);
+        self.replication.handle_timeout(&mut self.context);
         if self.offsets_check_due <= now.mono_ms {
             self.offsets_check_due = due(now, self.context.config.offsets_retention_check_interval_ms);
             self.groups.expire_offsets(&mut self.context);
@@ -201,10 +229,14 @@ impl<D: Disk> Broker<D> {
         let durable = context.flushes.done(&mut context.store, now, &work, result.is_ok());
         let partition = context.store.partition_mut(place);
         let recovery_point = partition.as_ref().map(|partition| partition.log.recovery_point());
-        context.unsynced.finish(&mut context.connections, durable, |target| {
-            let is_over = !durable || recovery_point.is_none_or(|point| point > target.last_offset);
-            target.place == place && is_over
-        });
+        let connections = &mut context.connections;
+        if durable {
+            let end = recovery_point.unwrap_or(i64::MAX);
+            context.unacknowledged.reach(connections, (place, Until::Synced), end, ErrorCode::NONE);
+        } else {
+            let error = ErrorCode::KAFKA_STORAGE_ERROR;
+            context.unacknowledged.fail(connections, (place, Until::Synced), error);
+        }
         if let Some(partition) = partition.filter(|_| durable) {
             // What came in before a failure can be read once it is durable.
             self.fetch.wake(&partition.watchers, 0);
@@ -216,6 +248,12 @@ impl<D: Disk> Broker<D> {
     /// The next answer to send.
     pub fn poll_response(&mut self) -> Option<Response<D::File>> {
         self.context.connections.next_response()
+    }
+
+    /// Whether there is an answer to send.
+    #[must_use]
+    pub fn has_responses(&self) -> bool {
+        self.context.connections.has_responses()
     }
 
     /// Whether [`Broker::work`] has something to do.
@@ -233,6 +271,7 @@ impl<D: Disk> Broker<D> {
             Some(Due::Request(conn)) => self.handle_next(conn),
             Some(Due::Task(token)) => self.step(token),
             Some(Due::Retention) => self.step_retention(),
+            Some(Due::Copies) => self.replication.step(&mut self.context),
             None => {}
         }
         self.settle();
@@ -248,7 +287,14 @@ impl<D: Disk> Broker<D> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let housekeeping = self.retention_due.min(self.offsets_check_due).min(self.checkpoint_due);
-        let parts = [self.fetch.deadline(), self.groups.deadline(), self.direct.deadline()];
+        let parts = [
+            self.fetch.deadline(),
+            self.groups.deadline(),
+            self.direct.deadline(),
+            self.replication.deadline(self.context.now.mono_ms),
+            self.context.unacknowledged.deadline(),
+            self.context.cluster.as_ref().and_then(|cluster| cluster.member.poll_timeout()),
+        ];
         let store = [self.context.flushes.due(), self.context.store.state_due(), Some(housekeeping)];
         parts.into_iter().chain(store).flatten().min()
     }
@@ -289,7 +335,7 @@ impl<D: Disk> Broker<D> {
     pub fn close(&mut self, now: Now) -> Result<(), BrokerError> {
         self.context.now = now;
         self.abandon_all();
-        self.context.unsynced.clear();
+        self.context.unacknowledged.clear();
         self.fetch.clear();
         self.groups.clear_waiting();
         self.context.store.close(now)
@@ -317,25 +363,51 @@ impl<D: Disk> Broker<D> {
 
     /// Tells the parts what has changed. Each of them learns of it before anything that was answered is sent.
     fn settle(&mut self) {
+        if self.context.cluster.is_some() && self.replication.follow_member(&mut self.context) {
+            self.wake_later();
+        }
         let context = &mut self.context;
         while let Some(change) = context.changes.pop_front() {
             match change {
-                Change::Appended { place, bytes, is_watched } => {
-                    if is_watched && let Some(partition) = context.store.partition_mut(place) {
+                Change::Appended { place, bytes } => {
+                    let Some(partition) = context.store.partition_mut(place) else { continue };
+                    self.fetch.wake(&partition.followers, bytes);
+                    self.replication.pushes.note_appended(place);
+                    if matches!(partition.role, Role::Sole) {
                         self.fetch.wake(&partition.watchers, bytes);
+                        self.direct.publish(context, place);
                     }
-                    self.direct.publish(context, place);
+                }
+                Change::Committed { place, bytes } => {
+                    if let Some(partition) = context.store.partition_mut(place) {
+                        self.fetch.wake(&partition.watchers, bytes.max(1));
+                    }
+                    self.replication.pushes.note_committed(place, context.now.mono_ms);
+                    self.direct.commit(context, place);
+                }
+                Change::CaughtUp { place, follower } => {
+                    self.replication.pushes.caught_up(context, place, follower);
+                }
+                Change::LeaderChanged { place } => self.direct.end_copy(place),
+                Change::RoleChanged { place, watchers } => {
+                    self.fetch.wake_now(&watchers);
+                    self.direct.end_writers(place);
+                    self.groups.take_role(context, place);
                 }
                 Change::StartsMoved => self.direct.publish_all(context),
                 Change::TopicConfigured(id) => self.direct.end_unfit_writers(context, id),
                 Change::TopicDeleted { id, name, watchers } => {
                     self.fetch.wake_now(&watchers);
                     context.flushes.forget_topic(&mut context.store, id);
-                    context.unsynced.finish(&mut context.connections, true, |target| target.place.0 == id);
+                    context.unacknowledged.end_topic(&mut context.connections, id);
                     self.direct.end_topic(id);
                     self.groups.forget_topic(context, &name);
                 }
             }
         }
+        while let Some(place) = self.direct.poll_ended_copy() {
+            self.replication.fetch_again(&mut self.context, place);
+        }
+        self.replication.pushes.push_all(&self.context);
     }
 }

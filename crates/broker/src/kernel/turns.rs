@@ -56,10 +56,23 @@ impl<D: Disk> Broker<D> {
     /// One more turn of a request.
     pub(super) fn step(&mut self, token: u64) {
         let Some(mut working) = self.tasks.remove(&token) else { return };
-        if working.work.turn(self, &working.call) == Turn::More {
-            self.tasks.insert(token, working);
-            self.context.connections.due.push_back(Due::Task(token));
+        match working.work.turn(self, &working.call) {
+            Turn::More => {
+                self.tasks.insert(token, working);
+                self.context.connections.due.push_back(Due::Task(token));
+            }
+            Turn::Later => {
+                self.tasks.insert(token, working);
+                self.later.insert(token);
+            }
+            Turn::Done => {}
         }
+    }
+
+    /// Something has changed in the cluster: who waits for that has a turn.
+    pub(super) fn wake_later(&mut self) {
+        let woken = std::mem::take(&mut self.later);
+        self.context.connections.due.extend(woken.into_iter().map(Due::Task));
     }
 
     /// A request's client has gone.
@@ -70,6 +83,7 @@ impl<D: Disk> Broker<D> {
     }
 
     fn end(&mut self, token: u64) {
+        self.later.remove(&token);
         if let Some(mut working) = self.tasks.remove(&token) {
             working.work.abandon(self);
         }

@@ -121,7 +121,7 @@ impl Flushes {
     /// Has the logs made good that a start finds offline.
     pub(crate) fn note_offline<D: Disk>(&mut self, store: &Store<D>) {
         for topic in store.topics() {
-            let logs = (0..).zip(&topic.partitions).filter(|(_, partition)| partition.log.is_offline());
+            let logs = topic.hosted().filter(|(_, partition)| partition.log.is_offline());
             for (index, _) in logs {
                 self.offline.insert((topic.id, index));
                 self.set((topic.id, index), 0);

@@ -14,6 +14,7 @@ use headrace_wire::uuid::Uuid;
 
 use super::{OFFSETS_TOPIC, Partition, Store, Topic, closed, flattened};
 use crate::config::BrokerConfig;
+use crate::replication::role::Role;
 use crate::topic_config;
 
 /// A topic on its way, or partitions of one.
@@ -92,9 +93,9 @@ impl<D: Disk> Store<D> {
         now: Now,
     ) -> Result<(), LogError> {
         let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
-        let settings = topic_config::log_config(config, &making.overrides);
+        let settings = topic_config::settings(config, &making.overrides);
         for _ in 0..at_most.min(making.left()) {
-            let log = dir.create_log(&making.name, making.next(), making.id, settings.clone(), now)?;
+            let log = dir.create_log(&making.name, making.next(), making.id, settings.log.clone(), now)?;
             making.logs.push(log);
         }
         Ok(())
@@ -103,7 +104,9 @@ impl<D: Disk> Store<D> {
     /// Has all these there, or on an error none of them: then [`Store::give_up`] removes their files.
     pub(crate) fn finish(&mut self, config: &BrokerConfig, made: &mut [Making<D>]) -> Result<(), LogError> {
         for making in made.iter_mut() {
-            let partitions = making.logs.drain(..).map(Partition::new);
+            let settings = topic_config::settings(config, &making.overrides);
+            let partitions =
+                making.logs.drain(..).map(|log| Some(Partition::new(log, Role::Sole, &settings)));
             if making.first == 0 {
                 let topic = Topic {
                     id: making.id,
@@ -118,8 +121,8 @@ impl<D: Disk> Store<D> {
             {
                 topic.partitions.extend(partitions);
                 // The settings may have been changed since it began.
-                let settings = topic_config::log_config(config, &topic.overrides);
-                topic.partitions.iter_mut().for_each(|partition| partition.log.set_config(settings.clone()));
+                let settings = topic_config::settings(config, &topic.overrides);
+                topic.hosted_mut().for_each(|partition| partition.configure(&settings));
             }
         }
         let stored = self.store_state();
@@ -141,7 +144,7 @@ impl<D: Disk> Store<D> {
             let topic = self.names.get(&making.name).and_then(|slot| self.topics.get_mut(*slot));
             topic.map(|topic| topic.partitions.split_off(first.min(topic.partitions.len())))
         };
-        making.logs.extend(partitions.into_iter().flatten().map(|partition| partition.log));
+        making.logs.extend(partitions.into_iter().flatten().flatten().map(|partition| partition.log));
     }
 
     /// What was made is not to be: its files are to be removed with [`Store::remove_some`]. The name stays taken until then.
@@ -166,9 +169,10 @@ impl<D: Disk> Store<D> {
         let mut watchers = Vec::new();
         let mut log_of = |partition: Partition<D>| {
             watchers.extend(partition.watchers);
+            watchers.extend(partition.followers);
             partition.log
         };
-        let logs: Vec<_> = topic.partitions.into_iter().map(&mut log_of).collect();
+        let logs: Vec<_> = topic.partitions.into_iter().flatten().map(&mut log_of).collect();
         let removing =
             Removing { name, left: 0..count, logs: logs.into_iter(), is_noted: true, failed: None };
         Ok(Some((removing, watchers)))

@@ -1,5 +1,6 @@
 //! The topics of a broker with their logs, and the files that record them.
 
+mod clustered;
 pub(crate) mod flush;
 mod making;
 mod open;
@@ -13,14 +14,14 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use headrace_log::{AppendError, Checkpoint, Disk, DiskError, Log, LogDir, LogError, LogMarks, OpenMode};
-use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 use slab::Slab;
 
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
-use crate::topic_config;
+use crate::replication::role::Role;
+use crate::topic_config::{self, Settings};
 use state::{State, TopicState};
 
 pub(crate) use making::{Making, Removing};
@@ -48,16 +49,55 @@ pub(crate) enum TopicKey {
     Id(Uuid),
 }
 
-/// One partition.
+/// The copy that this broker has of a partition.
 pub(crate) struct Partition<D: Disk> {
     pub(crate) log: Log<D>,
-    /// Tokens of the fetches that wait for records.
+    /// What this broker is to the partition.
+    pub(crate) role: Role,
+    /// `min.insync.replicas`
+    min_in_sync: usize,
+    /// Tokens of the fetches that wait for committed records.
     pub(crate) watchers: Vec<u64>,
+    /// Tokens of the fetches of followers.
+    pub(crate) followers: Vec<u64>,
 }
 
 impl<D: Disk> Partition<D> {
-    fn new(log: Log<D>) -> Self {
-        Self { log, watchers: Vec::new() }
+    fn new(log: Log<D>, role: Role, settings: &Settings) -> Self {
+        Self { log, role, min_in_sync: settings.min_in_sync, watchers: Vec::new(), followers: Vec::new() }
+    }
+
+    fn configure(&mut self, settings: &Settings) {
+        self.log.set_config(settings.log.clone());
+        self.min_in_sync = settings.min_in_sync;
+    }
+
+    /// Whether as many are in sync as a batch needs that is acknowledged to a producer with acks all; how many are, and how
+    /// many are needed: `min.insync.replicas`, or all there are where that is less (KIP-966).
+    pub(crate) fn check_in_sync(&self) -> Result<(), (usize, usize)> {
+        let (in_sync, replicas) = match &self.role {
+            Role::Leader(leading) => (leading.in_sync(), leading.replicas()),
+            Role::Sole | Role::Follower(_) => (1, 1),
+        };
+        let needed = self.min_in_sync.min(replicas);
+        if in_sync < needed {
+            return Err((in_sync, needed));
+        }
+        Ok(())
+    }
+
+    /// Every record before this offset is committed: all of the in-sync set have it.
+    pub(crate) fn high_watermark(&self) -> i64 {
+        match &self.role {
+            Role::Sole => self.log.end_offset(),
+            Role::Leader(leading) => leading.high_watermark(),
+            Role::Follower(following) => following.high_watermark,
+        }
+    }
+
+    /// The end of what is given to readers: committed, and while the log is offline nothing that a loss of power could take.
+    pub(crate) fn readable_end(&self) -> i64 {
+        self.log.readable_end().min(self.high_watermark())
     }
 
     /// Whether an append is acknowledged only once it is synced: `flush.messages` 1 or `flush.ms` 0 say so.
@@ -74,16 +114,31 @@ pub(crate) struct Topic<D: Disk> {
     pub(crate) internal: bool,
     /// Settings of its own, all of which were checked.
     pub(crate) overrides: BTreeMap<String, String>,
-    pub(crate) partitions: Vec<Partition<D>>,
+    /// By number. In a cluster other brokers may have those that are not here.
+    pub(crate) partitions: Vec<Option<Partition<D>>>,
 }
 
 impl<D: Disk> Topic<D> {
     pub(crate) fn partition(&self, index: i32) -> Option<&Partition<D>> {
-        self.partitions.get(usize::try_from(index).ok()?)
+        self.partitions.get(usize::try_from(index).ok()?)?.as_ref()
     }
 
     fn partition_mut(&mut self, index: i32) -> Option<&mut Partition<D>> {
-        self.partitions.get_mut(usize::try_from(index).ok()?)
+        self.partitions.get_mut(usize::try_from(index).ok()?)?.as_mut()
+    }
+
+    /// Whether there is a partition of this number, here or at other brokers.
+    pub(crate) fn has_partition(&self, index: i32) -> bool {
+        (0..self.partition_count()).contains(&index)
+    }
+
+    /// Those that are here, with their numbers.
+    pub(crate) fn hosted(&self) -> impl Iterator<Item = (i32, &Partition<D>)> {
+        (0..).zip(&self.partitions).filter_map(|(index, partition)| Some((index, partition.as_ref()?)))
+    }
+
+    pub(crate) fn hosted_mut(&mut self) -> impl Iterator<Item = &mut Partition<D>> {
+        self.partitions.iter_mut().flatten()
     }
 
     pub(crate) fn partition_count(&self) -> i32 {
@@ -102,6 +157,8 @@ pub(crate) struct Store<D: Disk> {
     dir: Option<LogDir<D>>,
     path: PathBuf,
     pub(crate) cluster_id: String,
+    /// Other brokers may have partitions that are not here.
+    is_clustered: bool,
     topics: Slab<Topic<D>>,
     names: BTreeMap<Arc<str>, usize>,
     /// Names with dots or underscores, behind what metrics make of them.
@@ -221,20 +278,9 @@ impl<D: Disk> Store<D> {
         topic.partition_mut(index).map(|p| (id, p))
     }
 
-    /// The epoch under which this broker leads all its partitions.
+    /// The epoch under which this broker leads all its partitions, where it is in no cluster.
     pub(crate) fn leader_epoch(&self) -> i32 {
         self.state.leader_epoch
-    }
-
-    /// Compares the leader epoch that a client believes in (-1: none) with ours (KIP-320).
-    pub(crate) fn check_leader_epoch(&self, believed: i32) -> Result<(), ErrorCode> {
-        if believed < 0 || believed == self.state.leader_epoch {
-            Ok(())
-        } else if believed < self.state.leader_epoch {
-            Err(ErrorCode::FENCED_LEADER_EPOCH)
-        } else {
-            Err(ErrorCode::UNKNOWN_LEADER_EPOCH)
-        }
     }
 
     /// Whether records may be appended at all.
@@ -294,7 +340,7 @@ impl<D: Disk> Store<D> {
         overrides: BTreeMap<String, String>,
     ) -> Result<(), LogError> {
         let Some(slot) = self.names.get(name).copied() else { return Ok(()) };
-        let settings = topic_config::log_config(config, &overrides);
+        let settings = topic_config::settings(config, &overrides);
         let Some(topic) = self.topics.get_mut(slot) else { return Ok(()) };
         let before = std::mem::replace(&mut topic.overrides, overrides);
         if let Err(error) = self.store_state() {
@@ -304,7 +350,7 @@ impl<D: Disk> Store<D> {
             return Err(error);
         }
         if let Some(topic) = self.topics.get_mut(slot) {
-            topic.partitions.iter_mut().for_each(|p| p.log.set_config(settings.clone()));
+            topic.hosted_mut().for_each(|p| p.configure(&settings));
         }
         Ok(())
     }
@@ -313,6 +359,13 @@ impl<D: Disk> Store<D> {
     pub(crate) fn next_producer_id(&mut self) -> Result<i64, LogError> {
         if let Some(id) = self.producer_ids_left.next() {
             return Ok(id);
+        }
+        if self.is_clustered {
+            return Err(LogError::Malformed {
+                path: self.path.clone(),
+                what: "the broker is no member of its cluster at the moment, or has given out all ids of this membership"
+                    .to_owned(),
+            });
         }
         let first = self.state.next_producer_id;
         self.state.next_producer_id = first.saturating_add(PRODUCER_ID_BLOCK);
@@ -334,6 +387,7 @@ impl<D: Disk> Store<D> {
                 name: t.name.to_string(),
                 id: t.id.to_string(),
                 partitions: u32::try_from(t.partitions.len()).unwrap_or(u32::MAX),
+                hosted: self.is_clustered.then(|| t.hosted().map(|(index, _)| index).collect()),
                 configs: t.overrides.clone(),
             })
             .collect();
@@ -366,7 +420,7 @@ impl<D: Disk> Store<D> {
 
     fn checkpoints(&self) -> Vec<Checkpoint> {
         let of = |t: &Topic<D>| -> Vec<_> {
-            t.partitions.iter().zip(0..).map(|(p, index)| Checkpoint::of(&t.name, index, &p.log)).collect()
+            t.hosted().map(|(index, p)| Checkpoint::of(&t.name, index, &p.log)).collect()
         };
         self.topics().flat_map(of).collect()
     }
@@ -374,7 +428,7 @@ impl<D: Disk> Store<D> {
     /// Where the logs start, and how far they are durable.
     fn marks(&self) -> impl Iterator<Item = LogMarks<'_>> {
         self.topics().flat_map(|topic| {
-            topic.partitions.iter().zip(0..).map(|(partition, index)| LogMarks {
+            topic.hosted().map(|(index, partition)| LogMarks {
                 topic: &topic.name,
                 partition: index,
                 recovery_point: partition.log.recovery_point(),
@@ -401,7 +455,7 @@ impl<D: Disk> Store<D> {
     pub(crate) fn places(&self) -> Vec<(Arc<str>, i32)> {
         let of = |topic: &Topic<D>| {
             let name = topic.name.clone();
-            (0..topic.partition_count()).map(move |index| (name.clone(), index))
+            topic.hosted().map(|(index, _)| (name.clone(), index)).collect::<Vec<_>>()
         };
         self.topics().flat_map(of).collect()
     }
@@ -446,12 +500,12 @@ impl<D: Disk> Store<D> {
         }
         let Some(dir) = self.dir.take() else { return Ok(()) };
         let mut closed = Ok(());
-        for partition in self.topics.iter_mut().flat_map(|(_, topic)| &mut topic.partitions) {
+        for partition in self.topics.iter_mut().flat_map(|(_, topic)| topic.hosted_mut()) {
             // The others are closed all the same: the next start checks what is not.
             closed = closed.and(partition.log.close(now));
         }
         if let Err(error) = closed {
-            if self.topics.iter().flat_map(|(_, t)| &t.partitions).any(|p| p.log.is_offline()) {
+            if self.topics().flat_map(Topic::hosted).any(|(_, p)| p.log.is_offline()) {
                 self.mark_failed_sync();
             }
             return Err(error.into());

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use foldhash::{HashMap, HashMapExt as _};
-use headrace_log::{Disk, Identity, LogDir, LogError, OpenMode, PartitionDir, Recovery};
+use headrace_log::{DirEntry, Disk, Identity, LogDir, LogError, OpenMode, PartitionDir, Recovery};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 use slab::Slab;
@@ -15,6 +15,7 @@ use super::{FAILED_SYNC, OFFSETS_TOPIC, Partition, Store, Topic, is_valid_name};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::random::Random;
+use crate::replication::role::{Following, Role};
 use crate::topic_config;
 
 /// Where producer ids go on in a directory that another broker has left.
@@ -89,6 +90,7 @@ impl<D: Disk> Store<D> {
     pub(crate) fn open(
         disk: D,
         config: &BrokerConfig,
+        is_clustered: bool,
         random: &mut Random,
         now: Now,
     ) -> Result<(Self, StartReport), BrokerError> {
@@ -104,17 +106,17 @@ impl<D: Disk> Store<D> {
             dir.partitions()?.into_iter().map(|p| ((p.topic.clone(), p.partition), p)).collect();
         let known = state::load(&disk, &path)?;
         let is_stored = known.is_some();
-        let is_new = !is_stored && found.is_empty();
         if !is_stored && !config.headrace_adopt {
             check_adoption(&dir, found.values())?;
         }
         let mut state = known.unwrap_or_else(|| adopt(found.values(), random));
         for topic in &state.topics {
             check_topic(&path, topic, &found)?;
+            check_membership(&path, topic, is_clustered)?;
         }
         // Nothing has been changed so far: a directory that cannot be used stays as it is.
         dir.begin()?;
-        let clean = dir.was_clean() || is_new;
+        let clean = dir.was_clean() || (!is_stored && found.is_empty());
         for name in std::mem::take(&mut state.deleting) {
             if let Some((topic, index)) = name.rsplit_once('-').and_then(|(t, p)| Some((t, p.parse().ok()?)))
                 && !state.topics.iter().any(|t| t.name == topic)
@@ -131,6 +133,7 @@ impl<D: Disk> Store<D> {
         let mut store = Self {
             disk,
             cluster_id: dir.cluster_id().to_owned(),
+            is_clustered,
             dir: None,
             path,
             topics: Slab::new(),
@@ -151,7 +154,7 @@ impl<D: Disk> Store<D> {
         }
         store.put_aside(&mut dir, found.into_values(), &mut report)?;
         if store.disk.open(&store.path.join(FAILED_SYNC), OpenMode::Read).is_ok() && !clean {
-            for partition in store.topics.iter_mut().flat_map(|(_, topic)| &mut topic.partitions) {
+            for partition in store.topics.iter_mut().flat_map(|(_, topic)| topic.hosted_mut()) {
                 partition.log.distrust(now);
             }
         }
@@ -160,7 +163,7 @@ impl<D: Disk> Store<D> {
         dir.opened()?;
         store.dir = Some(dir);
         report.topics = store.topics.len();
-        report.partitions = store.topics().map(|t| t.partitions.len()).sum();
+        report.partitions = store.topics().map(|t| t.hosted().count()).sum();
         Ok((store, report))
     }
 
@@ -170,7 +173,7 @@ impl<D: Disk> Store<D> {
     ///
     /// What there is no state file of yet gets one, or a crash would have topics taken over that were half made.
     fn begin_epoch(&mut self, clean: bool, is_stored: bool) -> Result<(), BrokerError> {
-        let latest = self.topics().flat_map(|t| &t.partitions).filter_map(|p| p.log.latest_epoch()).max();
+        let latest = self.topics().flat_map(Topic::hosted).filter_map(|(_, p)| p.log.latest_epoch()).max();
         let known = latest.map_or(self.state.leader_epoch, |latest| latest.max(self.state.leader_epoch));
         let epoch = known.saturating_add(i32::from(!clean));
         if epoch == self.state.leader_epoch && is_stored {
@@ -188,6 +191,11 @@ impl<D: Disk> Store<D> {
         }
     }
 
+    /// What this broker is to a partition before it has seen the cluster.
+    pub(super) fn first_role(&self) -> Role {
+        if self.is_clustered { Role::Follower(Following::default()) } else { Role::Sole }
+    }
+
     fn open_topic(
         &mut self,
         config: &BrokerConfig,
@@ -198,9 +206,13 @@ impl<D: Disk> Store<D> {
         now: Now,
     ) -> Result<(), BrokerError> {
         let id = check_topic(&self.path, known, found)?;
-        let settings = topic_config::log_config(config, &known.configs);
+        let settings = topic_config::settings(config, &known.configs);
         let mut partitions = Vec::new();
         for index in (0..).take(usize::try_from(known.partitions).unwrap_or(usize::MAX)) {
+            if known.hosted.as_ref().is_some_and(|hosted| !hosted.contains(&index)) {
+                partitions.push(None);
+                continue;
+            }
             let mut place = match found.remove(&(known.name.clone(), index)) {
                 Some(place) => place,
                 None => dir.missing(&known.name, index)?,
@@ -215,9 +227,9 @@ impl<D: Disk> Store<D> {
             }
             // All groups are read from it, so one damaged batch would cost those behind it, or the start.
             place.start.check_all = known.name == OFFSETS_TOPIC;
-            let (log, recovery) = dir.open_log(&place, settings.clone(), now)?;
+            let (log, recovery) = dir.open_log(&place, settings.log.clone(), now)?;
             report.add(&known.name, index, recovery);
-            partitions.push(Partition::new(log));
+            partitions.push(Some(Partition::new(log, self.first_role(), &settings)));
         }
         let name: std::sync::Arc<str> = known.name.as_str().into();
         self.insert(Topic {
@@ -249,19 +261,36 @@ impl<D: Disk> Store<D> {
         names.sort_unstable();
         let taken = self.disk.read_dir(&self.path)?;
         for name in names {
-            let mut number = 0;
-            let aside = loop {
-                let aside = format!("{name}.{number}stray");
-                if !taken.iter().any(|e| e.name == aside) {
-                    break aside;
-                }
-                number += 1;
-            };
+            let aside = aside_name(&name, &taken);
             self.disk.rename(&self.path.join(&name), &self.path.join(&aside))?;
             report.strays.push(aside);
         }
         Ok(())
     }
+}
+
+/// What a partition's directory is renamed to that is kept and belongs to no topic; `taken` is what there is.
+pub(super) fn aside_name(name: &str, taken: &[DirEntry]) -> String {
+    let mut number = 0;
+    loop {
+        let aside = format!("{name}.{number}stray");
+        if !taken.iter().any(|entry| entry.name == aside) {
+            return aside;
+        }
+        number += 1;
+    }
+}
+
+/// Refuses a data directory of a broker of a cluster, to one that is in none.
+fn check_membership(path: &Path, topic: &TopicState, is_clustered: bool) -> Result<(), BrokerError> {
+    if topic.hosted.is_none() || is_clustered {
+        return Ok(());
+    }
+    let what = format!(
+        "topic {} is one of a cluster of several brokers: start the broker as a member of it",
+        topic.name
+    );
+    Err(BrokerError::State { path: state::path(path), what })
 }
 
 /// Whether a topic can be opened as the state file has it; its id.
@@ -328,6 +357,7 @@ fn adopt<'a>(found: impl Iterator<Item = &'a PartitionDir>, random: &mut Random)
         name: name.to_owned(),
         id: id.unwrap_or_else(|| random.uuid()).to_string(),
         partitions: last.unsigned_abs().saturating_add(1),
+        hosted: None,
         configs: BTreeMap::new(),
     };
     let topics: Vec<_> = topics.into_iter().map(topic).collect();

@@ -87,7 +87,8 @@ impl Retention {
 /// Moves a partition's start; whether there is something to delete then.
 fn retire<D: Disk>(store: &mut Store<D>, (topic, index): &Named, now: Now) -> bool {
     let Some(partition) = store.partition_by_name_mut(topic, *index) else { return false };
-    let retired = partition.log.retire(now);
+    let committed = partition.high_watermark();
+    let retired = partition.log.retire(now, committed);
     let has_retired = partition.log.has_retired();
     if let Err(error) = retired {
         store.note_trouble(&error);

@@ -31,6 +31,12 @@ pub(crate) struct State {
     /// Directories of deleted topics, removed again at the next start in case the removal was cut short.
     #[serde(default)]
     pub(crate) deleting: Vec<String>,
+    /// In a cluster: the start of the machine in which the broker ran last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) boot_id: Option<String>,
+    /// In a cluster: the broker epoch since which the logs have lost nothing; nothing while it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) intact_since: Option<i64>,
     /// CRC-32C of the file's text without this field: a flipped bit must not rename a topic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) checksum: Option<u32>,
@@ -43,6 +49,9 @@ pub(crate) struct TopicState {
     pub(crate) name: String,
     pub(crate) id: String,
     pub(crate) partitions: u32,
+    /// In a cluster: those that are here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hosted: Option<Vec<i32>>,
     #[serde(default)]
     pub(crate) configs: BTreeMap<String, String>,
 }
@@ -55,6 +64,8 @@ impl Default for State {
             next_producer_id: 0,
             topics: Vec::new(),
             deleting: Vec::new(),
+            boot_id: None,
+            intact_since: None,
             checksum: None,
         }
     }
@@ -164,6 +175,7 @@ mod tests {
             name: "t".into(),
             id: "AAAAAAAAAAAAAAAAAAAAAQ".into(),
             partitions: 3,
+            hosted: None,
             configs: BTreeMap::from([("retention.ms".into(), "5".into())]),
         };
         let state =

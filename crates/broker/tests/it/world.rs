@@ -260,7 +260,7 @@ impl World {
     }
 }
 
-fn flatten(response: &Response<MemoryFile>) -> Bytes {
+pub(crate) fn flatten(response: &Response<MemoryFile>) -> Bytes {
     let mut flat = BytesMut::new();
     for segment in &response.body.segments {
         match segment {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Member, Phase, What};
+use super::{Member, MemberEvent, Phase, What};
 use crate::model::{self, Key, PartitionValue, Place, Registration};
 use crate::store::{Answer, Change, Compare, Request};
+use crate::view::Changed;
 
 /// Partitions of one transaction: etcd takes 128 operations, and each has a compare and a change.
 const PLACES_MAX: usize = 32;
@@ -60,9 +61,15 @@ impl Member {
         let is_due =
             |(place, at): (&Place, &Option<u64>)| at.is_some_and(|at| at <= now_ms).then_some(*place);
         let due: BTreeSet<_> = self.elections.waiting.iter().filter_map(is_due).collect();
-        if !due.is_empty() {
-            self.elections.waiting.retain(|place, _| !due.contains(place));
-            self.elect(Some(&due));
+        if due.is_empty() {
+            return;
+        }
+        self.elections.waiting.retain(|place, _| !due.contains(place));
+        self.elect(Some(&due));
+        // Whoever wanted to lead beyond the epochs of a log finds out that it does not yet.
+        let led: BTreeSet<_> = due.into_iter().filter(|place| self.leads(now_ms, *place).is_some()).collect();
+        if !led.is_empty() {
+            self.events.push_back(MemberEvent::Changed(Changed { partitions: led, ..Changed::default() }));
         }
     }
 
@@ -79,11 +86,39 @@ impl Member {
             return false;
         }
         value.replicas.iter().find(|id| nodes.contains_key(id)) == Some(&self.config.node)
-            && self
-                .view
-                .topic(place.0)
-                .and_then(|(_, topic)| topic.configs.get(UNCLEAN))
-                .is_some_and(|v| v == "true")
+            && self.allows_unclean(place)
+    }
+
+    /// Whether a partition's topic allows leaders that lack committed records.
+    #[must_use]
+    pub fn allows_unclean(&self, place: Place) -> bool {
+        let topic = self.view.topic(place.0);
+        topic.and_then(|(_, topic)| topic.value.configs.get(UNCLEAN)).is_some_and(|allowed| allowed == "true")
+    }
+
+    /// A partition that it is to lead, and whose log knows the epoch `known` or a later one already: the store is older than
+    /// the log. It leads by itself, under a later one, where the topic allows leaders that lack records; whether it does.
+    pub fn lead_beyond(&mut self, now_ms: u64, place: Place, known: i32) -> bool {
+        self.now_ms = now_ms;
+        let Some(partition) = self.view.partitions.get(&place) else { return false };
+        if self.leads(now_ms, place).is_none() || !self.allows_unclean(place) || known == i32::MAX {
+            return false;
+        }
+        if self.elections.waiting.contains_key(&place) {
+            return true;
+        }
+        let own = self.own_registration();
+        let key = Key::Partition(place).text();
+        let compares = vec![
+            Compare::Created(Key::Node(own.0).text(), own.1),
+            Compare::Modified(key.clone(), partition.modified),
+        ];
+        let value =
+            PartitionValue { epoch: known.saturating_add(1), isr: vec![own], ..partition.value.clone() };
+        let changes = vec![Change::Put(key, model::encode(&value), None)];
+        self.elections.waiting.insert(place, None);
+        self.ask(What::Elect(vec![place]), Request::Commit { compares, changes });
+        true
     }
 
     fn ask_for_election(&mut self, places: &[Place]) {
@@ -110,7 +145,9 @@ impl Member {
     /// Where it leads since all are back that could know more: that they still are.
     fn all_back(&self, value: &PartitionValue) -> Vec<Compare> {
         let has_all = |one: &Registration| {
-            one.0 == self.config.node && (self.view.is_alive(*one) || self.config.value.intact)
+            one.0 == self.config.node
+                && (self.view.is_alive(*one)
+                    || self.value.as_ref().is_some_and(|value| value.is_intact_since(one.1)))
         };
         if !value.is_in_sync(self.config.node) || value.isr.iter().any(has_all) {
             return Vec::new();

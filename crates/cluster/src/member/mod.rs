@@ -22,8 +22,6 @@ const RETRY_MS: u64 = 200;
 pub struct MemberConfig {
     /// `node.id`
     pub node: NodeId,
-    /// What others learn of it.
-    pub value: NodeValue,
     /// The cluster that its data directory belongs to; nothing if that is new.
     pub cluster_id: Option<String>,
     /// The id that the cluster gets if there is none yet.
@@ -62,6 +60,8 @@ pub enum Refusal {
 /// What a broker learns of its membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
+    /// The store is that of this cluster. The broker registers once [`Member::register`] has said as what.
+    Identified(String),
     /// It is a member of this cluster, under this broker epoch.
     Registered(String, Revision),
     /// Another broker, or an earlier start of this one, holds its number; it waits for that one's lease to end.
@@ -70,7 +70,7 @@ pub enum MemberEvent {
     Changed(Changed),
     /// It may do nothing until it is registered again.
     Lost(String),
-    /// A command was done, or why not.
+    /// A command was done, and the view shows it; or why not.
     Done(CommandId, Result<(), String>),
     /// It has handed over what it led, and ended its lease.
     Left,
@@ -82,6 +82,8 @@ pub enum MemberEvent {
 enum Phase {
     /// Nothing is asked before then.
     Waiting(u64, Step),
+    /// It knows its cluster, and not yet as what it is to register.
+    Identified,
     /// An answer to this is waited for.
     Asking(Step),
     Live,
@@ -112,6 +114,15 @@ enum What {
     Revoke,
 }
 
+/// A partition that is being handed over.
+#[derive(Debug, Clone, Copy)]
+struct Handing {
+    /// The leader epoch under which it was led.
+    epoch: i32,
+    /// When to ask again; nothing while an answer is waited for.
+    again: Option<u64>,
+}
+
 #[derive(Debug, Clone)]
 struct Pending {
     what: What,
@@ -125,6 +136,8 @@ struct Pending {
 #[derive(Debug)]
 pub struct Member {
     config: MemberConfig,
+    /// What others learn of it.
+    value: Option<NodeValue>,
     now_ms: u64,
     phase: Phase,
     lease: Option<Lease>,
@@ -141,8 +154,10 @@ pub struct Member {
     ahead: Option<(Revision, u64)>,
     elections: Elections,
     commands: BTreeMap<CommandId, Command>,
-    /// Partitions that it led and is handing over, each with when to ask again; nothing while an answer is waited for.
-    handing: BTreeMap<Place, Option<u64>>,
+    /// Commands that the store has done at a revision which the view has not reached yet.
+    applied: BTreeMap<CommandId, Revision>,
+    /// Partitions that it led and is handing over.
+    handing: BTreeMap<Place, Handing>,
     /// It ends its membership once nothing is left to be handed over.
     leaving: bool,
     next_id: u64,
@@ -154,13 +169,14 @@ pub struct Member {
 }
 
 impl Member {
-    /// A broker that is about to join.
+    /// A broker that is about to join: it finds out which cluster it is.
     #[must_use]
     pub fn new(config: MemberConfig, now_ms: u64) -> Self {
         let mut member = Self {
             config,
+            value: None,
             now_ms,
-            phase: Phase::Asking(Step::Grant),
+            phase: Phase::Asking(Step::Identify),
             lease: None,
             epoch: 0,
             view: View::default(),
@@ -170,6 +186,7 @@ impl Member {
             ahead: None,
             elections: Elections::default(),
             commands: BTreeMap::new(),
+            applied: BTreeMap::new(),
             handing: BTreeMap::new(),
             leaving: false,
             next_id: 0,
@@ -178,8 +195,23 @@ impl Member {
             requests: VecDeque::new(),
             events: VecDeque::new(),
         };
-        member.take_step(Step::Grant);
+        member.take_step(Step::Identify);
         member
+    }
+
+    /// Has it register, with what others are to learn of it.
+    pub fn register(&mut self, now_ms: u64, value: NodeValue) {
+        self.now_ms = now_ms;
+        self.value = Some(value);
+        if self.phase == Phase::Identified {
+            self.take_step(Step::Grant);
+        }
+    }
+
+    /// What was said to [`Self::register`].
+    #[must_use]
+    pub fn value(&self) -> Option<&NodeValue> {
+        self.value.as_ref()
     }
 
     // ---- what it knows
@@ -231,6 +263,7 @@ impl Member {
     /// A watch has brought something. `id` is the number of the request that asked for it.
     pub fn handle_watched(&mut self, now_ms: u64, id: u64, watched: &Watched) {
         self.now_ms = now_ms;
+        self.end_with_lease();
         // An earlier watch may be ahead of what was read since: what it brings is not all that has changed.
         if self.phase != Phase::Live || id != self.watch {
             return;
@@ -288,7 +321,7 @@ impl Member {
             _ => None,
         };
         let lease = self.lease.as_ref().map(Lease::due_ms);
-        let handing = self.handing.values().flatten().min().copied();
+        let handing = self.handing.values().filter_map(|one| one.again).min();
         [late, waiting, lease, self.elections.due_ms(), handing].into_iter().flatten().min()
     }
 
@@ -338,7 +371,7 @@ impl Member {
                 compares: vec![Compare::Created(own.clone(), 0)],
                 changes: vec![Change::Put(
                     own,
-                    model::encode(&self.config.value),
+                    model::encode(&self.value),
                     self.lease.as_ref().map(|lease| lease.id),
                 )],
             },
@@ -354,7 +387,7 @@ impl Member {
 
     fn answer_step(&mut self, step: Step, sent_ms: u64, answer: &Answer) {
         match (step, answer) {
-            (Step::Grant, Answer::Granted(id, ttl_ms)) => {
+            (Step::Grant, Answer::Granted(id, ttl_ms)) if *ttl_ms > 0 => {
                 let ttl_ms = (*ttl_ms).min(self.config.session_timeout_ms);
                 self.lease = Some(Lease::new(*id, ttl_ms, sent_ms));
                 self.take_step(Step::Identify);
@@ -393,8 +426,15 @@ impl Member {
                 self.refuse(Refusal::OtherCluster { store, directory });
             }
             _ => {
-                self.config.cluster_id = Some(store);
-                self.take_step(Step::Register);
+                self.config.cluster_id = Some(store.clone());
+                if self.lease.is_some() {
+                    return self.take_step(Step::Register);
+                }
+                self.events.push_back(MemberEvent::Identified(store));
+                self.phase = Phase::Identified;
+                if self.value.is_some() {
+                    self.take_step(Step::Grant);
+                }
             }
         }
     }
@@ -415,6 +455,10 @@ impl Member {
 
     fn registered(&mut self, epoch: Revision) {
         self.epoch = epoch;
+        // Its logs go on with this process, whatever becomes of its membership.
+        if let Some(value) = &mut self.value {
+            value.intact_since.get_or_insert(epoch);
+        }
         let id = self.config.cluster_id.clone().unwrap_or_default();
         self.events.push_back(MemberEvent::Registered(id, epoch));
         self.take_step(Step::Load);
@@ -456,14 +500,20 @@ impl Member {
         if !self.view.is_alive(self.own_registration()) {
             return self.lose("the metadata store has ended its registration");
         }
+        let own = self.own_registration();
         for place in &changed.partitions {
-            self.handing.remove(place);
+            let led = self.view.partitions.get(place).map(|known| (known.value.leader, known.value.epoch));
+            // The in-sync set may have changed alone, by an earlier request.
+            if self.handing.get(place).is_some_and(|one| led != Some((Some(own), one.epoch))) {
+                self.handing.remove(place);
+            }
             self.elections.settled(*place);
         }
         let places = changed.nodes.is_empty().then(|| changed.partitions.clone());
         if !changed.is_empty() {
             self.events.push_back(MemberEvent::Changed(changed));
         }
+        self.end_shown();
         self.elect(places.as_ref());
         self.go_on_leaving();
     }
@@ -507,14 +557,21 @@ impl Member {
 
     // ---- the lease
 
+    /// A lease that is over stays over, though a late answer says that the store has not ended it: what the broker led it has
+    /// been asked about meanwhile, and has denied.
+    fn end_with_lease(&mut self) {
+        if self.lease.as_ref().is_some_and(|lease| lease.ends_ms <= self.now_ms) {
+            self.lose("the metadata store has not answered for the time of the lease");
+        }
+    }
+
     /// Keeps the lease alive, and notices its end.
     fn check_lease(&mut self) {
+        self.end_with_lease();
         let now_ms = self.now_ms;
-        let Some(lease) = &mut self.lease else { return };
-        if lease.ends_ms <= now_ms {
-            return self.lose("the metadata store has not answered for the time of the lease");
-        }
-        if lease.is_due(now_ms) {
+        if let Some(lease) = &mut self.lease
+            && lease.is_due(now_ms)
+        {
             let id = lease.id;
             self.ask(What::KeepAlive, Request::KeepAlive(id));
         }
@@ -523,6 +580,7 @@ impl Member {
     fn answer_keep_alive(&mut self, sent_ms: u64, answer: &Answer) {
         // Where there is no answer, the next one is sent when it is due.
         let Answer::KeptAlive { ttl_ms, revision } = *answer else { return };
+        self.end_with_lease();
         let Some(lease) = &mut self.lease else { return };
         if ttl_ms == 0 {
             return self.lose("the metadata store has ended its lease");

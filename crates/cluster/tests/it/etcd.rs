@@ -233,6 +233,8 @@ fn answers_that_etcd_does_not_give() {
             "400: etcdserver: no leader",
         ),
         (200, b"", "EOF"),
+        (200, b"{\"header\": {\"revision\": \"9223372036854775807\"}}", "9223372036854775807 cannot be"),
+        (200, b"{\"header\": {\"revision\": \"-1\"}}", "-1 cannot be"),
         (200, b"[", "EOF"),
         (200, b"{\"header\": {\"revision\": \"x\"}}", "is no number"),
         (200, b"{\"kvs\": [{\"key\": \"L290aGVy\"}]}", "is not below /p/"),

@@ -12,7 +12,6 @@ use super::world::SESSION_MS;
 fn config(node: i32, cluster_id: Option<&str>) -> MemberConfig {
     MemberConfig {
         node,
-        value: NodeValue { host: "localhost".into(), port: 9092, rack: None, intact: true },
         cluster_id: cluster_id.map(str::to_owned),
         new_cluster_id: "new".into(),
         session_timeout_ms: SESSION_MS,
@@ -29,6 +28,14 @@ fn cluster(id: &str) -> Vec<u8> {
     model::encode(&ClusterValue { format: FORMAT, cluster_id: id.into() })
 }
 
+/// A member that registers as soon as it can.
+fn member(config: MemberConfig, now_ms: u64) -> Member {
+    let mut member = Member::new(config, now_ms);
+    let value = NodeValue { host: "localhost".into(), port: 9092, rack: None, intact_since: None };
+    member.register(now_ms, value);
+    member
+}
+
 /// Has a store answer a member until nothing is asked; what happened.
 fn settle(store: &mut LocalStore, client: u64, member: &mut Member, now_ms: u64) -> Vec<MemberEvent> {
     while let Some((id, request)) = member.poll_request() {
@@ -43,7 +50,7 @@ fn settle(store: &mut LocalStore, client: u64, member: &mut Member, now_ms: u64)
 }
 
 fn refusal(store: &mut LocalStore, cluster_id: Option<&str>) -> Refusal {
-    let mut member = Member::new(config(1, cluster_id), 1);
+    let mut member = member(config(1, cluster_id), 1);
     let events = settle(store, 1, &mut member, 1);
     let Some(MemberEvent::Refused(why)) = events.last() else { panic!("{events:?}") };
     assert_eq!(member.acts(1), None);
@@ -55,9 +62,12 @@ fn refusal(store: &mut LocalStore, cluster_id: Option<&str>) -> Refusal {
 fn the_first_broker_makes_the_cluster_and_the_others_join_it() {
     let mut store = LocalStore::new();
     for (node, client) in [(1, 1), (10, 2)] {
-        let mut member = Member::new(config(node, None), 1);
+        let mut member = member(config(node, None), 1);
         let events = settle(&mut store, client, &mut member, 1);
-        assert!(matches!(&events[0], MemberEvent::Registered(id, _) if id == "new"), "{events:?}");
+        assert!(
+            matches!(&events[..], [MemberEvent::Identified(id), MemberEvent::Registered(..), ..] if id == "new"),
+            "{events:?}"
+        );
         assert_eq!(member.acts(1), Some(store.get(&format!("nodes/{node}")).unwrap().created));
         assert_eq!(member.acts(SESSION_MS), None, "its lease is over before the store ends it");
     }
@@ -80,7 +90,7 @@ fn a_store_of_others_is_not_joined() {
         ("registry/pods/x", b"", "it is no key of a cluster"),
         ("nodes/007", b"{}", "it is no key of a cluster"),
         ("nodes/-1", b"{}", "it is no key of a cluster"),
-        ("nodes/5", b"{\"host\": \"x\", \"port\": 1, \"intact\": true, \"more\": 1}", "unknown field `more`"),
+        ("nodes/5", b"{\"host\": \"x\", \"port\": 1, \"more\": 1}", "unknown field `more`"),
         ("topics/t", b"{\"id\": \"x\", \"partitions\": 1}", "not an id"),
         (
             "partitions/AAAAAAAAAAAAAAAAAAAAAQ/0",
@@ -110,7 +120,7 @@ fn a_store_of_others_is_not_joined() {
 fn a_store_that_went_back_is_noticed() {
     let mut store = LocalStore::new();
     put(&mut store, "cluster", &cluster("mine"));
-    let mut member = Member::new(config(1, None), 1);
+    let mut member = member(config(1, None), 1);
     settle(&mut store, 1, &mut member, 1);
     for _ in 0..10 {
         put(&mut store, "topics/t", b"{\"id\": \"AAAAAAAAAAAAAAAAAAAAAQ\", \"partitions\": 1}");
@@ -134,11 +144,11 @@ fn a_store_that_went_back_is_noticed() {
 #[test]
 fn a_second_broker_of_a_number_waits_for_the_first() {
     let mut store = LocalStore::new();
-    let mut first = Member::new(config(1, None), 1);
+    let mut first = member(config(1, None), 1);
     settle(&mut store, 1, &mut first, 1);
-    let mut second = Member::new(config(1, None), 1);
+    let mut second = member(config(1, None), 1);
     let events = settle(&mut store, 2, &mut second, 1);
-    assert!(matches!(&events[..], [MemberEvent::Waits(_)]), "{events:?}");
+    assert!(matches!(&events[..], [MemberEvent::Identified(_), MemberEvent::Waits(_)]), "{events:?}");
     // The first is heard of no more.
     let mut now_ms = 1;
     while second.acts(now_ms).is_none() && now_ms < 3 * SESSION_MS {
@@ -155,7 +165,7 @@ fn a_second_broker_of_a_number_waits_for_the_first() {
 fn a_late_answer_about_an_earlier_lease_ends_no_membership() {
     let mut store = LocalStore::new();
     let [_, mut first] = [(2, 2), (1, 1)].map(|(node, client)| {
-        let mut member = Member::new(config(node, None), 1);
+        let mut member = member(config(node, None), 1);
         settle(&mut store, client, &mut member, 1);
         member
     });

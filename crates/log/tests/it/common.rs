@@ -84,7 +84,7 @@ pub(crate) fn small() -> LogConfig {
 /// Applies the settings to what is there, and deletes what they do not keep.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn retain(log: &mut Log<MemoryDisk>, ms: u64) {
-    log.retire(at(ms)).unwrap();
+    log.retire(at(ms), i64::MAX).unwrap();
     log.delete_some(usize::MAX).unwrap();
 }
 

@@ -3,6 +3,7 @@
 
 mod append;
 mod common;
+mod copies;
 mod hostile;
 mod model;
 mod reading;

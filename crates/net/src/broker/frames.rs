@@ -45,11 +45,18 @@ pub(super) struct FrameReader {
     /// A frame that did not fit in `scratch`: its buffer and its whole size.
     large: Option<(Vec<u8>, usize)>,
     request_max_bytes: usize,
+    /// What comes are answers, which do not begin with a kind.
+    are_answers: bool,
 }
 
 impl FrameReader {
     pub(super) fn new(request_max_bytes: usize) -> Self {
-        Self { scratch: Vec::new(), start: 0, large: None, request_max_bytes }
+        Self { scratch: Vec::new(), start: 0, large: None, request_max_bytes, are_answers: false }
+    }
+
+    /// Of answers of so many bytes at most.
+    pub(super) fn of_answers(max_bytes: usize) -> Self {
+        Self { are_answers: true, ..Self::new(max_bytes) }
     }
 
     /// Reads until the socket is empty, `budget` bytes are read, or `accept` (given each whole frame) says stop.
@@ -142,7 +149,7 @@ impl FrameReader {
         if size == 0 || size > self.request_max_bytes {
             return Err(FrameError::Size(prefix));
         }
-        if size > OTHER_REQUEST_BYTES_MAX {
+        if size > OTHER_REQUEST_BYTES_MAX && !self.are_answers {
             let Some((key, _)) = body.split_first_chunk::<2>() else { return Ok(None) };
             if i16::from_be_bytes(*key) != ApiKey::Produce.code() {
                 return Err(FrameError::TooLarge(size));

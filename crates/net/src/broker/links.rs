@@ -19,6 +19,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use slab::Slab;
 
+use super::pushes::Pushes;
 use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
 
@@ -27,6 +28,7 @@ const FIRST: usize = 1 << 40;
 const LISTENER: usize = FIRST;
 const ARRIVALS: usize = FIRST + (1 << 32);
 const LINKS: usize = FIRST + (1 << 33);
+const PUSHES: usize = FIRST + (1 << 36);
 /// Notes that a ring has room for.
 const RING_NOTES: u32 = 2048;
 /// How long who has connected may take to say who it is.
@@ -55,6 +57,8 @@ pub(super) struct Links {
     acceptable: bool,
     arrivals: Slab<(Arrival, u64)>,
     ends: Ends<Link, VerbsEndpoint, FileHandle, Box<Joining>>,
+    /// The other ends of those over which this broker pushes.
+    pushes: Pushes,
     /// Made for connections, and not taken yet.
     carriers: Vec<(ConnId, Carrier<VerbsEndpoint>)>,
     /// Threads that connect ends, and what they say.
@@ -87,6 +91,7 @@ impl Links {
             acceptable: false,
             arrivals: Slab::new(),
             ends: Ends::default(),
+            pushes: Pushes::new(registry.try_clone()?, waker.clone(), PUSHES, clock),
             carriers: Vec::new(),
             joining: 0,
             joined_to,
@@ -178,6 +183,7 @@ impl Links {
 
     /// Takes the ends that were connected since, or could not be.
     pub(super) fn take_joined(&mut self, broker: &mut Broker<FileDisk>, now: Now) {
+        self.pushes.take_made(broker, now);
         while self.joining > 0
             && let Ok(Joined { link, carries, made }) = self.joined.try_recv()
         {
@@ -241,7 +247,9 @@ impl Links {
         clock: Clock,
     ) {
         self.polling.stir(clock.micros());
-        if let Some(number) = token.0.checked_sub(LINKS) {
+        if let Some(push) = token.0.checked_sub(PUSHES) {
+            self.pushes.ready(broker, push);
+        } else if let Some(number) = token.0.checked_sub(LINKS) {
             let place = number / 2;
             if number % 2 == 1 {
                 if let Some(link) = self.ends.at(place).and_then(BrokerEnd::mapped_link) {
@@ -346,7 +354,7 @@ impl Links {
 
     /// Takes what clients have written, a bounded number of times; whether there was anything.
     pub(super) fn turns(&mut self, broker: &mut Broker<FileDisk>, clock: Clock) -> bool {
-        if self.ends.are_idle() {
+        if self.ends.are_idle() && self.pushes.are_idle() {
             return false;
         }
         let mut round = self.polling.begin(clock.micros());
@@ -355,6 +363,10 @@ impl Links {
             self.act_on_all(broker);
             if !came {
                 self.notify_owed();
+            }
+            // Answers to what was pushed go over sockets, which are written after the round.
+            if broker.has_responses() {
+                round.stop();
             }
             match self.polling.goes_on(&mut round, came, clock.micros()) {
                 Next::Poll => {}
@@ -373,7 +385,7 @@ impl Links {
 
     /// One note of each, so that it is answered before the next is taken.
     fn turn(&mut self, broker: &mut Broker<FileDisk>, now: Now) -> bool {
-        let mut came = false;
+        let mut came = self.pushes.poll(broker, now);
         let mut lost = Vec::new();
         for end in self.ends.linked() {
             match end.poll(now, broker) {
@@ -394,6 +406,7 @@ impl Links {
     }
 
     fn act_on_all(&mut self, broker: &mut Broker<FileDisk>) {
+        self.pushes.act(broker);
         while let Some(action) = broker.poll_link_action() {
             let link = action.link();
             match self.ends.act(action, broker) {
@@ -411,7 +424,7 @@ impl Links {
     pub(super) fn park(&mut self, clock: Clock) -> bool {
         let now = clock.now();
         self.arrivals.retain(|_, (_, until)| *until > now.mono_ms);
-        if self.ends.are_idle() {
+        if self.ends.are_idle() && self.pushes.are_idle() {
             return true;
         }
         if self.polling.is_stirred(clock.micros()) {
@@ -419,7 +432,7 @@ impl Links {
             return false;
         }
         // One that has failed is dropped at the next turn.
-        let mut sleeps = true;
+        let mut sleeps = self.pushes.park();
         for end in self.ends.linked() {
             sleeps &= end.park().unwrap_or(false);
         }
@@ -429,6 +442,7 @@ impl Links {
     /// The thread is awake: nobody need notify it.
     pub(super) fn unpark(&mut self) {
         self.ends.linked().for_each(BrokerEnd::unpark);
+        self.pushes.unpark();
     }
 }
 

@@ -1,14 +1,18 @@
 //! The broker as a thread of this process: sockets and disks around `headrace_broker`.
 
+mod cluster;
 mod flusher;
 mod frames;
 mod links;
+mod peers;
+mod pushes;
 mod refusals;
 mod shard;
 mod unsent;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -21,6 +25,7 @@ use mio::{Poll, Waker};
 use crate::clock::Clock;
 use crate::disk::{FileDisk, raise_descriptor_limit};
 use crate::fork::Home;
+use crate::metadata::MetadataSource;
 use crate::random;
 use flusher::Flusher;
 use shard::{Shard, Troubles};
@@ -36,13 +41,15 @@ pub struct ServerOptions {
     pub broker: BrokerConfig,
     /// Its data goes with it: nothing is synced, whatever `flush.messages` and `flush.ms` say.
     pub temporary: bool,
+    /// Where the metadata of its cluster lies, if it is to be in one.
+    pub metadata: Option<MetadataSource>,
 }
 
 impl ServerOptions {
     /// On a free port of the loopback interface.
     #[must_use]
     pub fn local(broker: BrokerConfig) -> Self {
-        Self { host: "127.0.0.1".into(), port: 0, broker, temporary: false }
+        Self { host: "127.0.0.1".into(), port: 0, broker, temporary: false, metadata: None }
     }
 }
 
@@ -67,7 +74,7 @@ pub struct BrokerServer {
 
 impl BrokerServer {
     /// Opens the data directory, binds, and serves from a thread of its own.
-    pub fn start(options: ServerOptions) -> Result<Self, BrokerError> {
+    pub fn start(mut options: ServerOptions) -> Result<Self, BrokerError> {
         let clock = Clock::start();
         let mut address = None;
         let unknown_host = |e: std::io::Error| {
@@ -92,14 +99,20 @@ impl BrokerServer {
         raise_descriptor_limit();
         let disk = if options.temporary { FileDisk::temporary() } else { FileDisk::durable() };
         let seed = random::seed(clock);
-        let (mut broker, report) = Broker::open(
-            disk.clone(),
-            Box::new(SystemMemory),
-            options.broker,
-            Box::new(AllowAll),
-            seed,
-            clock.now(),
-        )?;
+        let mut poll = Poll::new().map_err(BrokerError::from)?;
+        let waker = Arc::new(Waker::new(poll.registry(), shard::WAKER).map_err(BrokerError::from)?);
+        let found = options.metadata.as_ref().map(|source| {
+            cluster::identify(source, &disk, &mut options.broker, (clock, seed), (&mut poll, &waker))
+        });
+        let (start, store) = found.transpose()?.unzip();
+        let (memory, allow) = (Box::new(SystemMemory), Box::new(AllowAll));
+        let (mut broker, report) = match start {
+            None => Broker::open(disk.clone(), memory, options.broker, allow, seed, clock.now())?,
+            Some(start) => {
+                let config = options.broker;
+                Broker::open_in_cluster(disk.clone(), memory, config, allow, start, seed, clock.now())?
+            }
+        };
         let host =
             if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() };
         let (given_host, given_port) = broker.advertised();
@@ -107,12 +120,10 @@ impl BrokerServer {
         broker.set_advertised(host, if given_port == 0 { address.port() } else { given_port });
         let (host, port) = broker.advertised();
         let advertised = HostPort { host, port }.to_string();
-        let poll = Poll::new().map_err(BrokerError::from)?;
-        let waker = Arc::new(Waker::new(poll.registry(), shard::WAKER).map_err(BrokerError::from)?);
         let stop = Arc::new(AtomicBool::new(false));
         let troubles = Troubles::default();
         let flusher = Flusher::start(disk, waker.clone()).map_err(BrokerError::from)?;
-        let shard = Shard::new(
+        let mut shard = Shard::new(
             broker,
             poll,
             waker.clone(),
@@ -124,13 +135,31 @@ impl BrokerServer {
             troubles.clone(),
         )
         .map_err(BrokerError::from)?;
+        let joined = store.map(|store| shard.join(store, waker.clone()));
         let thread = Builder::new()
             .name("headrace-broker".into())
             .spawn(move || shard.run())
             .map_err(BrokerError::from)?;
         log_start(address, &advertised, &report);
         let threads = Some((thread, flusher.thread));
-        Ok(Self { address, advertised, report, stop, waker, troubles, threads, home: Home::here() })
+        let mut server =
+            Self { address, advertised, report, stop, waker, troubles, threads, home: Home::here() };
+        if let Some(joined) = joined {
+            server.await_joined(&joined)?;
+        }
+        Ok(server)
+    }
+
+    /// Waits until the broker has joined its cluster, or cannot.
+    fn await_joined(&mut self, joined: &Receiver<cluster::Joined>) -> Result<(), BrokerError> {
+        let why = match joined.recv() {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(why)) => why,
+            Err(_) => "the broker's loop has ended".to_owned(),
+        };
+        // Why it ends is known.
+        let _ = self.stop();
+        Err(std::io::Error::other(why).into())
     }
 
     /// The address it is bound to.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,8 +29,10 @@ use crate::carried::rests;
 use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
 use crate::heap::Heap;
+use crate::metadata::MetadataStore;
 use crate::outbox::{FileRange, Outbox};
 
+use super::cluster::{ClusterDriver, Joined};
 use super::flusher::{FlushDone, FlushWork};
 use super::frames::{FrameError, FrameReader, ReadTurn};
 use super::links::{ACCEPTS_PER_TURN, Links};
@@ -123,6 +125,8 @@ pub(super) struct Shard {
     /// Connections with work that no readiness event will announce again.
     pending: VecDeque<usize>,
     links: Links,
+    /// Where the broker is in a cluster.
+    cluster: Option<ClusterDriver>,
     /// Connections that have a carrier.
     carried: BTreeSet<usize>,
     /// What waits to be sent to all of them.
@@ -185,6 +189,7 @@ impl Shard {
             connections: Slab::new(),
             pending: VecDeque::new(),
             links,
+            cluster: None,
             carried: BTreeSet::new(),
             unsent: Unsent::new(unsent_max),
             turn_max: TURN_MAX,
@@ -201,10 +206,25 @@ impl Shard {
         })
     }
 
+    /// Has the broker join its cluster once it runs. What is received says whether it has.
+    pub(super) fn join(&mut self, store: Box<dyn MetadataStore>, waker: Arc<Waker>) -> Receiver<Joined> {
+        let (sender, joined) = channel();
+        let driver = ClusterDriver::new(store, self.clock, waker, sender, self.broker.config());
+        self.cluster = Some(driver);
+        self.broker.join(self.clock.now());
+        joined
+    }
+
+    /// Whether the loop is to end: a broker of a cluster hands over what it leads first.
+    fn is_over(&mut self) -> bool {
+        let broker = &mut self.broker;
+        self.stop.load(Ordering::Acquire) && self.cluster.as_mut().is_none_or(|cluster| cluster.leave(broker))
+    }
+
     /// Runs until asked to stop, then closes the log cleanly.
     pub(super) fn run(mut self) -> Result<(), BrokerError> {
         let mut events = Events::with_capacity(1024);
-        while !self.stop.load(Ordering::Acquire) {
+        while !self.is_over() {
             let mut timeout = self.timeout();
             let busy = timeout == Some(Duration::ZERO) || !self.links.park(self.clock);
             // Those that are carried are looked at in any case: nobody rings for one while the thread does not sleep.
@@ -231,6 +251,9 @@ impl Shard {
                 match event.token() {
                     LISTENER => self.acceptable = true,
                     WAKER => {}
+                    token if ClusterDriver::has(token) => {
+                        self.cluster.iter_mut().for_each(|cluster| cluster.ready(token, event));
+                    }
                     token if Links::has(token) => {
                         self.links.ready(&mut self.broker, self.poll.registry(), token, self.clock);
                     }
@@ -271,10 +294,22 @@ impl Shard {
             }
             self.dispatch();
             self.work();
+            self.cluster_turn()?;
             self.note_troubles();
         }
         let now = self.clock.now();
         self.broker.close(now)
+    }
+
+    /// Carries what is to be carried for the broker's cluster. One that cannot be a member of it ends.
+    fn cluster_turn(&mut self) -> Result<(), BrokerError> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        if let Err(error) = cluster.turn(&mut self.broker, self.poll.registry()) {
+            self.broker.close(self.clock.now())?;
+            return Err(error);
+        }
+        self.dispatch();
+        Ok(())
     }
 
     /// A connection's bytes go over a link from now on.
@@ -320,16 +355,18 @@ impl Shard {
 
     /// How long nothing will have to be done unless a socket says so; `None` for ever.
     fn timeout(&self) -> Option<Duration> {
-        if self.more_arrive || !self.pending.is_empty() || self.broker.has_work() {
+        let is_busy = self.cluster.as_ref().is_some_and(ClusterDriver::is_busy);
+        if self.more_arrive || !self.pending.is_empty() || self.broker.has_work() || is_busy {
             return Some(Duration::ZERO);
         }
         let idle = self.idle.first().map(|(at, _)| *at);
         let accept = (self.acceptable || self.links.is_acceptable())
             .then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
         let heap = self.heap.due_ms();
-        let due =
-            [self.broker.poll_timeout(), idle, accept, heap, self.unsent.due_ms(), self.refusals.due_ms()];
-        self.clock.until(due.into_iter().flatten().min())
+        let cluster = self.cluster.as_ref().and_then(ClusterDriver::due_ms);
+        let kept = [heap, self.unsent.due_ms(), self.refusals.due_ms()];
+        let due = [self.broker.poll_timeout(), idle, accept, cluster].into_iter().chain(kept);
+        self.clock.until(due.flatten().min())
     }
 
     fn timers(&mut self) {

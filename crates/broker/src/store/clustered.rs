@@ -1,0 +1,138 @@
+//! What a broker of a cluster does to its store: topics as the cluster has them, and copies of some of their partitions.
+
+use std::collections::BTreeMap;
+
+use headrace_log::{Disk, DiskError, LogError};
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use super::open::aside_name;
+use super::{OFFSETS_TOPIC, Partition, Place, StartReport, Store, Topic, check_name, closed};
+use crate::config::BrokerConfig;
+use crate::error::BrokerError;
+use crate::replication::role::{Following, Role};
+use crate::topic_config;
+
+/// Producer ids of one membership: their first bits are its broker epoch, which no other has.
+const PRODUCER_ID_BITS: u32 = 24;
+/// The most broker epochs whose ids there are.
+const BROKER_EPOCHS_MAX: i64 = i64::MAX >> PRODUCER_ID_BITS;
+
+impl<D: Disk> Store<D> {
+    /// Takes note of the start of the machine, and of whether the logs are as they were when the broker stopped: it was
+    /// closed, or its process died and the machine did not, and nothing had to be mended.
+    pub(crate) fn note_boot(&mut self, boot_id: &str, report: &StartReport) -> Result<(), BrokerError> {
+        let is_same = self.state.boot_id.as_deref() == Some(boot_id);
+        let is_offline =
+            self.topics().flat_map(Topic::hosted).any(|(_, partition)| partition.log.is_offline());
+        let is_intact = report.clean || (is_same && report.mended.is_empty() && !is_offline);
+        let is_forgotten = !is_intact && self.state.intact_since.take().is_some();
+        if !is_same || is_forgotten {
+            self.state.boot_id = Some(boot_id.to_owned());
+            self.store_state()?;
+        }
+        Ok(())
+    }
+
+    /// The broker epoch since which the logs have lost nothing; nothing if they may have by this start.
+    pub(crate) fn intact_since(&self) -> Option<i64> {
+        self.state.intact_since
+    }
+
+    /// The broker is a member again: its producer ids begin with its broker epoch.
+    pub(crate) fn set_broker_epoch(&mut self, epoch: i64) {
+        if self.state.intact_since.is_none() {
+            self.state.intact_since = Some(epoch);
+            if let Err(error) = self.store_state() {
+                self.note_trouble(&error);
+            }
+        }
+        let first = epoch.clamp(0, BROKER_EPOCHS_MAX) << PRODUCER_ID_BITS;
+        self.producer_ids_left = first..first + (1 << PRODUCER_ID_BITS);
+    }
+
+    /// Has a topic be as the cluster has it; copies of its partitions come later. Whether it was there with other settings.
+    pub(crate) fn adopt_topic(
+        &mut self,
+        config: &BrokerConfig,
+        name: &str,
+        id: Uuid,
+        partitions: i32,
+        overrides: BTreeMap<String, String>,
+    ) -> Result<bool, LogError> {
+        if self.dir.is_none() {
+            return Err(closed(&self.path));
+        }
+        check_name(name).map_err(|_| LogError::TopicName(name.to_owned()))?;
+        let count = usize::try_from(partitions).unwrap_or(0);
+        // Settings that another version has written are those of the others.
+        let overrides: BTreeMap<_, _> =
+            overrides.into_iter().filter(|(name, value)| topic_config::check(name, value).is_ok()).collect();
+        let slot = self.names.get(name).copied();
+        let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else {
+            let partitions = (0..count).map(|_| None).collect();
+            let internal = name == OFFSETS_TOPIC;
+            self.insert(Topic { id, internal, name: name.into(), overrides, partitions });
+            self.state_due.get_or_insert(0);
+            return Ok(false);
+        };
+        let is_altered = topic.overrides != overrides;
+        if is_altered {
+            let settings = topic_config::settings(config, &overrides);
+            topic.overrides = overrides;
+            topic.hosted_mut().for_each(|partition| partition.configure(&settings));
+        }
+        let count = count.max(topic.partitions.len());
+        topic.partitions.resize_with(count, || None);
+        self.state_due.get_or_insert(0);
+        Ok(is_altered)
+    }
+
+    /// Makes the logs of partitions that are to be copied here. They take records only once this has returned.
+    pub(crate) fn make_copies(
+        &mut self,
+        config: &BrokerConfig,
+        places: &[Place],
+        now: Now,
+    ) -> Result<(), LogError> {
+        let mut made = false;
+        for (id, index) in places {
+            let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
+            let slot = self.ids.get(id).copied();
+            let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { continue };
+            let settings = topic_config::settings(config, &topic.overrides);
+            let at = usize::try_from(*index).ok().and_then(|at| topic.partitions.get_mut(at));
+            let Some(place @ None) = at else { continue };
+            let log = dir.create_log(&topic.name, *index, *id, settings.log.clone(), now)?;
+            *place = Some(Partition::new(log, Role::Follower(Following::default()), &settings));
+            made = true;
+        }
+        if made { self.store_state() } else { Ok(()) }
+    }
+
+    /// Takes a topic out of the store and keeps its directories under other names, which are answered.
+    pub(crate) fn set_aside(&mut self, name: &str) -> Result<Vec<String>, LogError> {
+        let Some(topic) = self.take(name) else { return Ok(Vec::new()) };
+        let hosted: Vec<i32> = topic.hosted().map(|(index, _)| index).collect();
+        drop(topic);
+        let taken = self.disk.read_dir(&self.path).map_err(|source| DiskError {
+            action: "list",
+            path: self.path.clone(),
+            source,
+        })?;
+        let mut names = Vec::new();
+        for index in hosted {
+            let name = format!("{name}-{index}");
+            let aside = aside_name(&name, &taken);
+            let (from, to) = (self.path.join(&name), self.path.join(&aside));
+            self.disk.rename(&from, &to).map_err(|source| DiskError {
+                action: "rename",
+                path: from,
+                source,
+            })?;
+            names.push(aside);
+        }
+        self.store_state()?;
+        Ok(names)
+    }
+}

@@ -1,0 +1,343 @@
+//! Brokers of a cluster while everything goes wrong, by a seed: they are killed and stopped and come back, cut off from each other
+//! and from the store, and time passes in jumps. What was acknowledged with acks all is never lost, and copies never part.
+
+#![allow(clippy::disallowed_methods, reason = "seeds to run come from the environment")]
+#![allow(clippy::print_stdout, reason = "a seed that is asked for alone is shown step by step")]
+
+use std::collections::BTreeMap;
+
+use headrace_wire::errors::ErrorCode;
+
+use super::trio::Trio;
+
+/// Seeds of a usual run; `HEADRACE_SIM_SEEDS` asks for more.
+const SEEDS: u64 = 150;
+const STEPS: u32 = 120;
+
+/// A small generator, so that a seed is the same everywhere.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % most
+    }
+}
+
+/// What has happened, so that a run that exercised nothing fails.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    acknowledged: u64,
+    kills: u64,
+    stops: u64,
+    power_losses: u64,
+    cuts: u64,
+    elections: u64,
+    truncated: u64,
+    pushed: u64,
+}
+
+struct Chaos {
+    trio: Trio,
+    chance: Chance,
+    brokers: i32,
+    down: Vec<i32>,
+    /// Produce requests that are not answered: broker, correlation, value.
+    waiting: Vec<(i32, i32, String)>,
+    /// Values that were acknowledged with acks all, by their offset.
+    acknowledged: BTreeMap<i64, String>,
+    /// Values that a consumer has read, by their offset.
+    seen: BTreeMap<i64, String>,
+    written: u64,
+    /// Who has lost power last, and the registration under which it was in sync then.
+    powerless: Option<(i32, i64)>,
+    counts: Counts,
+    traces: bool,
+}
+
+impl Chaos {
+    fn new(seed: u64) -> Self {
+        let mut chance = Chance(seed);
+        let brokers = if chance.below(4) == 0 { 5 } else { 3 };
+        let ids: Vec<i32> = (1..=brokers).collect();
+        // Leaders hand over to first replicas while records are written.
+        let interval = ("leader.imbalance.check.interval.seconds", ["2", "300"][chance.below(2) as usize]);
+        let mut trio = Trio::new(&ids, &[("replica.lag.time.max.ms", "2000"), interval]);
+        // All push, or one is on a host of its own and fetches, or nobody pushes.
+        match chance.below(4) {
+            0 => trio.apart = ids.iter().copied().collect(),
+            1 => trio.apart = [ids[chance.below(ids.len() as u64) as usize]].into(),
+            _ => {}
+        }
+        let copies = brokers as i16 - i16::from(brokers == 5) * 2;
+        let min = ["1", "2"][chance.below(2) as usize];
+        trio.create("t", 1, copies, &[("min.insync.replicas", min)]);
+        trio.pass(500);
+        let most = [0, 5, 100, 1500][chance.below(4) as usize];
+        trio.delays = (most > 0).then_some((seed, most));
+        Self {
+            trio,
+            chance,
+            brokers,
+            down: Vec::new(),
+            waiting: Vec::new(),
+            acknowledged: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            written: 0,
+            powerless: None,
+            counts: Counts::default(),
+            traces: std::env::var("HEADRACE_SIM_SEED").is_ok(),
+        }
+    }
+
+    fn any_up(&mut self) -> Option<i32> {
+        let ids = self.trio.ids();
+        let at = self.chance.below(ids.len().max(1) as u64) as usize;
+        ids.get(at).copied()
+    }
+
+    fn step(&mut self) {
+        match self.chance.below(100) {
+            0..40 => self.produce(),
+            40..52 => self.read(),
+            52..58 => self.kill(),
+            58..61 => self.stop(),
+            61..73 => self.start(),
+            73..75 => self.lose_power(),
+            75..79 => {
+                if let Some(id) = self.any_up() {
+                    self.counts.cuts += 1;
+                    self.trio.cut.insert(id);
+                }
+            }
+            79..82 => {
+                if let Some(id) = self.any_up() {
+                    self.counts.cuts += 1;
+                    self.trio.lost.insert(id);
+                }
+            }
+            82..88 => {
+                self.trio.cut.clear();
+                self.trio.lost.clear();
+            }
+            _ => {
+                let ms = [5, 50, 500, 2000, 6000][self.chance.below(5) as usize];
+                self.trio.pass(ms);
+            }
+        }
+        self.collect();
+        self.trace();
+        self.check_leaders();
+    }
+
+    /// With one seed asked for: what there is after each step.
+    fn trace(&mut self) {
+        if self.traces {
+            let (trio, acknowledged) = (&self.trio, &self.acknowledged);
+            let (ms, up, cut, lost) = (trio.now.mono_ms, trio.ids(), &trio.cut, &trio.lost);
+            println!(
+                "{ms} ms: up {up:?}, cut {cut:?}, lost {lost:?}, {}, acknowledged {acknowledged:?}",
+                trio.partition()
+            );
+        }
+    }
+
+    fn say(&self, what: &str, id: i32) {
+        if self.traces {
+            println!("broker {id} {what}");
+        }
+    }
+
+    /// Sends to whoever thinks that it leads, perhaps wrongly.
+    fn produce(&mut self) {
+        let Some(to) = self.any_up() else { return };
+        let to = if self.chance.below(3) > 0 {
+            let leader = self.trio.state_on_own(to, "t").0;
+            if self.trio.ids().contains(&leader) { leader } else { to }
+        } else {
+            to
+        };
+        if self.waiting.iter().any(|(at, ..)| *at == to) {
+            return;
+        }
+        self.written += 1;
+        let value = format!("{to} {}", self.written);
+        let acks = if self.chance.below(4) == 0 { 1 } else { -1 };
+        let correlation = self.trio.produce(to, acks, "t", &[&value]);
+        if acks == -1 {
+            self.waiting.push((to, correlation, value));
+        } else {
+            self.trio.produced(to, correlation);
+        }
+    }
+
+    fn collect(&mut self) {
+        for (to, correlation, value) in std::mem::take(&mut self.waiting) {
+            match self.trio.produced(to, correlation) {
+                Some((ErrorCode::NONE, offset)) => {
+                    self.counts.acknowledged += 1;
+                    let before = self.acknowledged.insert(offset, value.clone());
+                    assert_eq!(before, None, "offset {offset} was acknowledged twice, now for {value}");
+                }
+                Some(_) => {}
+                None if self.down.contains(&to) => {}
+                None => self.waiting.push((to, correlation, value)),
+            }
+        }
+    }
+
+    /// A consumer sees no record that goes away, and none in the place of another.
+    fn read(&mut self) {
+        let Some(from) = self.any_up() else { return };
+        let offset = if self.chance.below(3) == 0 { 0 } else { self.seen.len() as i64 };
+        for (offset, value) in self.trio.rows(from, "t", offset) {
+            let before = self.seen.entry(offset).or_insert_with(|| value.clone());
+            assert_eq!(*before, value, "at offset {offset} of broker {from}");
+        }
+    }
+
+    fn kill(&mut self) {
+        if self.trio.ids().len() > 1
+            && let Some(id) = self.any_up()
+        {
+            self.counts.kills += 1;
+            self.say("is killed", id);
+            self.trio.kill(id);
+            self.down.push(id);
+        }
+    }
+
+    /// A machine loses power, and its broker what was not synced. That no two of them do so before the first has caught up is
+    /// what copies on machines of their own are for.
+    fn lose_power(&mut self) {
+        let Some(id) = self.any_up() else { return };
+        let in_sync = self.trio.in_sync();
+        // Who has lost power before is in sync anew.
+        let is_whole = self.powerless.is_none_or(|(id, was)| in_sync.get(&id).is_some_and(|now| *now != was));
+        if self.down.is_empty()
+            && in_sync.len() == 3
+            && is_whole
+            && let Some(now) = in_sync.get(&id)
+        {
+            self.counts.power_losses += 1;
+            self.say("loses power", id);
+            self.powerless = Some((id, *now));
+            self.trio.lose_power(id);
+            self.down.push(id);
+        }
+    }
+
+    fn stop(&mut self) {
+        let Some(id) = self.any_up() else { return };
+        // One that cannot reach the store hands nothing over.
+        if self.trio.ids().len() > 1 && !self.trio.lost.contains(&id) {
+            self.counts.stops += 1;
+            self.say("is stopped", id);
+            self.trio.stop(id);
+            self.down.push(id);
+        }
+    }
+
+    fn start(&mut self) {
+        if !self.down.is_empty() {
+            let at = self.chance.below(self.down.len() as u64) as usize;
+            let id = self.down.swap_remove(at);
+            self.waiting.retain(|(at, ..)| *at != id);
+            self.trio.start(id);
+        }
+    }
+
+    /// At most one broker takes records in an epoch.
+    fn check_leaders(&mut self) {
+        let mut leaders = BTreeMap::new();
+        for id in self.trio.ids() {
+            if let Some(epoch) = self.trio.leads(id, "t") {
+                let other = leaders.insert(epoch, id);
+                assert_eq!(other, None, "brokers {other:?} and {id} both lead in epoch {epoch}");
+            }
+        }
+        assert!(leaders.len() <= 1, "at one time: {leaders:?}");
+    }
+
+    /// All come back, and agree.
+    fn finish(mut self) -> Counts {
+        self.trio.cut.clear();
+        self.trio.lost.clear();
+        self.trio.delays = None;
+        while !self.down.is_empty() {
+            self.start();
+        }
+        self.trio.pass(45_000);
+        self.collect();
+        self.check_leaders();
+        let id = self.trio.ids()[0];
+        let (leader, epoch, isr) = self.trio.state_on_own(id, "t");
+        let troubles: Vec<_> = (1..=self.brokers).map(|id| self.trio.troubles(id)).collect();
+        assert!(leader > 0, "somebody leads: {troubles:?}");
+        assert_eq!(isr.len(), 3, "all are in sync: {troubles:?}");
+        self.counts.elections = epoch as u64;
+        let lies = self.trio.closed_links.iter().find(|why| why.contains("it tells of"));
+        assert_eq!(lies, None, "no broker says what cannot be");
+        self.counts.pushed = self.trio.writes;
+        let rows: BTreeMap<i64, String> = self.trio.rows(leader, "t", 0).into_iter().collect();
+        for (offset, value) in self.acknowledged.iter().chain(&self.seen) {
+            assert_eq!(rows.get(offset), Some(value), "offset {offset}; {troubles:?}");
+        }
+        let bytes = self.trio.bytes(leader, "t", 0);
+        for id in isr {
+            assert_eq!(self.trio.bytes(id, "t", 0), bytes, "brokers {id} and {leader}; {troubles:?}");
+        }
+        self.counts.truncated = self.written - rows.len() as u64;
+        self.counts
+    }
+}
+
+fn run(seed: u64) -> Counts {
+    let mut chaos = Chaos::new(seed);
+    for _ in 0..STEPS {
+        chaos.step();
+    }
+    chaos.finish()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_whatever_happens() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seeds = match number("HEADRACE_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("HEADRACE_SIM_SEEDS").unwrap_or(SEEDS),
+    };
+    let mut sum = Counts::default();
+    for seed in seeds.clone() {
+        let counts = std::panic::catch_unwind(|| run(seed));
+        let counts =
+            counts.unwrap_or_else(|_| panic!("seed {seed}: HEADRACE_SIM_SEED={seed} shows it again"));
+        sum.acknowledged += counts.acknowledged;
+        sum.kills += counts.kills;
+        sum.stops += counts.stops;
+        sum.power_losses += counts.power_losses;
+        sum.cuts += counts.cuts;
+        sum.elections += counts.elections;
+        sum.truncated += counts.truncated;
+        sum.pushed += counts.pushed;
+    }
+    println!("{sum:?}");
+    let runs = seeds.end - seeds.start;
+    if runs > 1 {
+        for count in [
+            sum.acknowledged,
+            sum.kills,
+            sum.stops,
+            sum.power_losses,
+            sum.cuts,
+            sum.elections,
+            sum.truncated,
+            sum.pushed,
+        ] {
+            assert!(count >= runs / 5, "too little has happened: {sum:?}");
+        }
+    }
+}

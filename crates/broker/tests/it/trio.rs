@@ -1,0 +1,817 @@
+//! Several brokers of one cluster: their metadata store is in memory, and so are their disks and their network.
+
+mod links;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+use headrace_broker::{
+    AllowAll, Broker, ClusterEvent, ClusterStart, ConnId, Lane, LinkAction, LinkId, PeerAction, PeerConn,
+    PushAction, PushEvent, PushWrite,
+};
+use headrace_cluster::local::LocalStore;
+use headrace_cluster::{Member, MemberConfig, MemberEvent, model};
+use headrace_fabric::{Note, Region, SystemMemory};
+use headrace_log::{Disk, MemoryDisk};
+use headrace_wire::direct::{Pushed, WriteAck, Written};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::frame;
+use headrace_wire::messages::create_partitions_request::CreatePartitionsTopic;
+use headrace_wire::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use headrace_wire::messages::delete_topics_request::DeleteTopicState;
+use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
+use headrace_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
+use headrace_wire::messages::metadata_request::MetadataRequestTopic;
+use headrace_wire::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use headrace_wire::messages::offset_fetch_request::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use headrace_wire::messages::{
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeConfigsRequest, DirectConnectRequest, FetchResponse, FindCoordinatorRequest, GrantProduceRequest,
+    IncrementalAlterConfigsRequest, JoinGroupRequest, MetadataRequest, MetadataResponse, OffsetCommitRequest,
+    OffsetFetchRequest, ProduceRequest, ProduceResponse, Request,
+};
+use headrace_wire::time::Now;
+
+use super::world::{
+    WALL, batch, config, decode, error_of, fetch_request, flatten, produce_request, produced, values,
+};
+
+const SESSION_MS: u64 = 3000;
+/// The connection of the test's own client to each broker.
+const CLIENT: ConnId = ConnId(1);
+const SECOND: ConnId = ConnId(2);
+
+struct Node {
+    broker: Broker<MemoryDisk>,
+    disk: MemoryDisk,
+    /// Its number as a client of the store.
+    client: u64,
+    /// By the broker that it asks, and what for: the connection there.
+    peers: BTreeMap<PeerConn, ConnId>,
+    events: Vec<ClusterEvent>,
+}
+
+/// One thing that is under way.
+enum Travelling {
+    /// A request of one broker to another: who asks, whom, over which connection.
+    Request(i32, i32, ConnId, Bytes),
+    /// Its answer.
+    Answer(i32, i32, ConnId, Bytes),
+    /// What a leader says that it has written, over which link.
+    Pushed(i32, i32, LinkId, Note),
+    /// What its follower says to that.
+    Acknowledged(i32, i32, LinkId, Note),
+}
+
+impl Travelling {
+    fn way(&self) -> (i32, i32) {
+        match self {
+            Self::Request(from, to, ..)
+            | Self::Answer(from, to, ..)
+            | Self::Pushed(from, to, ..)
+            | Self::Acknowledged(from, to, ..) => (*from, *to),
+        }
+    }
+}
+
+/// A leader's link to a follower.
+struct PushLink {
+    link: LinkId,
+    /// What the follower has given.
+    memory: BTreeMap<u64, Region>,
+    /// Bytes that the leader has written there, and its last note.
+    written: u64,
+    last: Note,
+}
+
+/// A producer that writes through memory.
+pub(crate) struct Landing {
+    to: i32,
+    link: LinkId,
+    id: u16,
+    memory: Region,
+    at: usize,
+    order: u16,
+}
+
+impl Node {
+    fn peer_of(&self, conn: ConnId) -> Option<PeerConn> {
+        self.peers.iter().find(|(_, of)| **of == conn).map(|(peer, _)| *peer)
+    }
+}
+
+pub(crate) struct Trio {
+    store: LocalStore,
+    nodes: BTreeMap<i32, Node>,
+    /// The disks of brokers that are down.
+    down: BTreeMap<i32, MemoryDisk>,
+    pub(crate) now: Now,
+    pairs: Vec<(String, String)>,
+    /// Brokers whose peers' requests are not carried.
+    pub(crate) cut: BTreeSet<i32>,
+    /// Brokers whose requests to the store are not carried.
+    pub(crate) lost: BTreeSet<i32>,
+    /// In the order in which they arrive, which is at these times; on one way they do not overtake one another.
+    travelling: BTreeMap<(u64, u64), Travelling>,
+    sent: u64,
+    arrivals: HashMap<(i32, i32, u64), u64>,
+    /// By leader and follower.
+    links: BTreeMap<(i32, i32), PushLink>,
+    last_link: u64,
+    /// Brokers on a host of their own, which no link reaches.
+    pub(crate) apart: BTreeSet<i32>,
+    /// Bytes of records that were pushed, and the writes that had some.
+    pub(crate) pushed: u64,
+    pub(crate) writes: u64,
+    /// Memory that producers were given, and what they were answered; how often memory was taken back.
+    landings: Vec<(LinkId, Region)>,
+    pub(crate) landed: Vec<WriteAck>,
+    pub(crate) taken_back: usize,
+    /// What followers have refused, and why.
+    pub(crate) refused: Vec<(i32, ErrorCode)>,
+    /// Why followers have closed links.
+    pub(crate) closed_links: Vec<String>,
+    /// How long requests between brokers, and answers, take: 0 ms, or something up to so many, by chance.
+    pub(crate) delays: Option<(u64, u64)>,
+    last_conn: u64,
+    last_client: u64,
+    /// The starts of machines, of which each has another number.
+    boots: u64,
+    boot_ids: BTreeMap<i32, u64>,
+    last_correlation: i32,
+    frames: HashMap<(i32, i32), Bytes>,
+}
+
+impl Trio {
+    /// Brokers of these numbers, all of which have joined.
+    pub(crate) fn new(ids: &[i32], pairs: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let mut trio = Self {
+            store: LocalStore::new(),
+            nodes: BTreeMap::new(),
+            down: ids.iter().map(|id| (*id, MemoryDisk::new())).collect(),
+            now: Now { mono_ms: 1000, wall_ms: WALL },
+            pairs: pairs.iter().map(owned).collect(),
+            cut: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            travelling: BTreeMap::new(),
+            sent: 0,
+            arrivals: HashMap::new(),
+            links: BTreeMap::new(),
+            last_link: 0,
+            apart: BTreeSet::new(),
+            pushed: 0,
+            writes: 0,
+            closed_links: Vec::new(),
+            landings: Vec::new(),
+            landed: Vec::new(),
+            taken_back: 0,
+            refused: Vec::new(),
+            delays: None,
+            last_conn: 100,
+            last_client: 0,
+            boots: 0,
+            boot_ids: BTreeMap::new(),
+            last_correlation: 0,
+            frames: HashMap::new(),
+        };
+        for id in ids {
+            trio.start(*id);
+        }
+        trio
+    }
+
+    /// Starts a broker on its disk.
+    pub(crate) fn start(&mut self, id: i32) {
+        let disk = self.down.remove(&id).unwrap();
+        self.last_client += 1;
+        let client = self.last_client;
+        let membership = MemberConfig {
+            node: id,
+            cluster_id: None,
+            new_cluster_id: "cluster".into(),
+            session_timeout_ms: SESSION_MS,
+        };
+        let mut member = Member::new(membership, self.now.mono_ms);
+        while let Some((number, request)) = member.poll_request() {
+            let answer = self.store.handle(self.now.mono_ms, client, number, &request).unwrap();
+            member.handle_answer(self.now.mono_ms, number, &answer);
+        }
+        let event = member.poll_event();
+        let Some(MemberEvent::Identified(cluster_id)) = event else { panic!("{event:?}") };
+        let number = id.to_string();
+        let host = format!("broker-{id}");
+        let own = [("node.id", number.as_str()), ("cluster.id", &cluster_id), ("advertised.host", &host)];
+        let pairs: Vec<_> = self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let config = config(&[&own[..], &pairs[..]].concat());
+        let start =
+            ClusterStart { member, boot_id: self.boot_ids.get(&id).copied().unwrap_or(0).to_string() };
+        let (mut broker, _) = Broker::open_in_cluster(
+            disk.clone(),
+            Box::new(SystemMemory),
+            config,
+            Box::new(AllowAll),
+            start,
+            42 + client,
+            self.now,
+        )
+        .unwrap();
+        broker.handle_connect(self.now, CLIENT, "127.0.0.1:5000");
+        broker.set_link_address(format!("links-{id}"));
+        broker.join(self.now);
+        self.nodes.insert(id, Node { broker, disk, client, peers: BTreeMap::new(), events: Vec::new() });
+        self.settle();
+    }
+
+    /// A broker's process is killed. Its lease goes on.
+    pub(crate) fn kill(&mut self, id: i32) {
+        let node = self.nodes.remove(&id).unwrap();
+        self.end_connections(id);
+        self.down.insert(id, node.disk.after_kill());
+        drop(node);
+        self.settle();
+    }
+
+    /// A broker's machine loses power: what was not synced is gone.
+    pub(crate) fn lose_power(&mut self, id: i32) {
+        self.kill(id);
+        let disk = self.down.remove(&id).unwrap();
+        self.down.insert(id, disk.after_power_loss(|_, _, _| 0));
+        self.boots += 1;
+        self.boot_ids.insert(id, self.boots);
+    }
+
+    /// A broker is stopped: it hands over what it leads.
+    pub(crate) fn stop(&mut self, id: i32) {
+        self.nodes.get_mut(&id).unwrap().broker.leave(self.now);
+        self.settle();
+        assert!(self.events(id).contains(&ClusterEvent::Left));
+        self.nodes.get_mut(&id).unwrap().broker.close(self.now).unwrap();
+        self.kill(id);
+    }
+
+    fn end_connections(&mut self, id: i32) {
+        self.travelling.retain(|_, one| {
+            let (from, to) = one.way();
+            from != id && to != id
+        });
+        let links: Vec<_> = self.links.keys().copied().filter(|(a, b)| *a == id || *b == id).collect();
+        for (leader, follower) in links {
+            self.end_link(leader, follower);
+        }
+        for (other, node) in &mut self.nodes {
+            for lane in [Lane::Fetch, Lane::Push] {
+                let peer = PeerConn { node: id, lane };
+                if node.peers.remove(&peer).is_some() && *other != id {
+                    node.broker.peer_closed(self.now, peer);
+                }
+            }
+        }
+    }
+
+    fn is_cut(&self, one: i32, other: i32) -> bool {
+        self.cut.contains(&one) || self.cut.contains(&other)
+    }
+
+    pub(crate) fn events(&mut self, id: i32) -> Vec<ClusterEvent> {
+        std::mem::take(&mut self.nodes.get_mut(&id).unwrap().events)
+    }
+
+    pub(crate) fn troubles(&mut self, id: i32) -> Vec<String> {
+        self.nodes.get_mut(&id).unwrap().broker.take_troubles()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<i32> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// Carries everything until nothing is under way.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the brokers never rest");
+    }
+
+    fn step(&mut self) -> bool {
+        let mut moved = false;
+        for id in self.ids() {
+            moved |= self.carry_store(id);
+            moved |= self.carry_out(id);
+        }
+        while let Some(entry) = self.travelling.first_entry()
+            && entry.key().0 <= self.now.mono_ms
+        {
+            let one = entry.remove();
+            moved = true;
+            match one {
+                Travelling::Request(.., to, conn, bytes) => {
+                    if let Some(node) = self.nodes.get_mut(&to) {
+                        node.broker.handle_frame(self.now, conn, bytes);
+                    }
+                }
+                Travelling::Answer(from, to, conn, bytes) => {
+                    if let Some(node) = self.nodes.get_mut(&to)
+                        && let Some(peer) = node.peer_of(conn).filter(|peer| peer.node == from)
+                    {
+                        node.broker.handle_peer_frame(self.now, peer, bytes);
+                    }
+                }
+                Travelling::Pushed(leader, to, link, note) => {
+                    if self.links.get(&(leader, to)).is_some_and(|one| one.link == link) {
+                        self.nodes.get_mut(&to).unwrap().broker.handle_note(self.now, link, note);
+                    }
+                }
+                Travelling::Acknowledged(follower, to, link, note) => {
+                    if self.links.get(&(to, follower)).is_some_and(|one| one.link == link) {
+                        let node = self.nodes.get_mut(&to).unwrap();
+                        node.broker.handle_push(self.now, follower, PushEvent::Note(note));
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    fn dispatch(&mut self, over: u64, what: Travelling) {
+        let way = (what.way().0, what.way().1, over);
+        let delay = self.delays.as_mut().map_or(0, |(chance, most)| {
+            *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if (*chance >> 61) < 4 { 0 } else { (*chance >> 33) % *most }
+        });
+        let before = self.arrivals.get(&way).copied().unwrap_or(0);
+        let at = (self.now.mono_ms + delay).max(before);
+        self.arrivals.insert(way, at);
+        self.sent += 1;
+        self.travelling.insert((at, self.sent), what);
+    }
+
+    fn carry_store(&mut self, id: i32) -> bool {
+        let is_lost = self.lost.contains(&id);
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let mut moved = false;
+        while let Some((number, request)) = node.broker.poll_store_request() {
+            moved = true;
+            if !is_lost
+                && let Some(answer) = self.store.handle(self.now.mono_ms, node.client, number, &request)
+            {
+                node.broker.handle_store_answer(self.now, number, &answer);
+            }
+        }
+        while !is_lost && let Some((number, watched)) = self.store.poll_watch(node.client) {
+            moved = true;
+            node.broker.handle_watched(self.now, number, &watched);
+        }
+        node.events.extend(std::iter::from_fn(|| node.broker.poll_cluster_event()));
+        moved
+    }
+
+    fn carry_out(&mut self, id: i32) -> bool {
+        let mut moved = false;
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        while node.broker.work(self.now) {}
+        while let Some(work) = node.broker.poll_flush() {
+            let synced = work.files().try_for_each(|file| node.disk.sync(file));
+            node.broker.handle_flushed(self.now, work, synced);
+        }
+        let mut out = Vec::new();
+        while let Some(response) = node.broker.poll_response() {
+            moved = true;
+            out.push((response.conn, flatten(&response)));
+        }
+        if let Some((conn, why)) = node.broker.poll_close() {
+            panic!("broker {id} closes {conn:?}: {why}");
+        }
+        let actions: Vec<_> = std::iter::from_fn(|| node.broker.poll_peer_action()).collect();
+        for (conn, bytes) in out {
+            let asked = self.nodes.iter().find(|(_, node)| node.peer_of(conn).is_some());
+            match asked.map(|(other, _)| *other) {
+                Some(other) if self.is_cut(id, other) => {}
+                Some(other) => self.dispatch(conn.0, Travelling::Answer(id, other, conn, bytes)),
+                None if conn == CLIENT || conn == SECOND => {
+                    let correlation = frame::peek_correlation_id(&bytes).unwrap();
+                    self.frames.insert((id, correlation), bytes);
+                }
+                None => {}
+            }
+        }
+        moved |= !actions.is_empty();
+        for action in actions {
+            self.act(id, action);
+        }
+        moved |= self.carry_pushes(id);
+        moved |= self.carry_links(id);
+        moved
+    }
+
+    fn act(&mut self, id: i32, action: PeerAction) {
+        match action {
+            PeerAction::Connect { peer, host, .. } => {
+                let to = peer.node;
+                assert_eq!(host, format!("broker-{to}"));
+                if !self.nodes.contains_key(&to) || self.is_cut(id, to) {
+                    return self.nodes.get_mut(&id).unwrap().broker.peer_closed(self.now, peer);
+                }
+                self.last_conn += 1;
+                let conn = ConnId(self.last_conn);
+                self.nodes.get_mut(&to).unwrap().broker.handle_connect(self.now, conn, "10.0.0.1:1");
+                let node = self.nodes.get_mut(&id).unwrap();
+                node.peers.insert(peer, conn);
+                node.broker.peer_connected(self.now, peer);
+            }
+            PeerAction::Send { peer, frame } => {
+                let to = peer.node;
+                // It may have ended while this was under way.
+                let Some(conn) = self.nodes[&id].peers.get(&peer).copied() else { return };
+                if !self.is_cut(id, to) {
+                    let bytes = frame.to_bytes().unwrap().slice(4..);
+                    self.dispatch(conn.0, Travelling::Request(id, to, conn, bytes));
+                }
+            }
+            PeerAction::Close { peer } => {
+                if let Some(conn) = self.nodes.get_mut(&id).unwrap().peers.remove(&peer)
+                    && let Some(node) = self.nodes.get_mut(&peer.node)
+                {
+                    node.broker.handle_disconnect(self.now, conn);
+                }
+            }
+        }
+    }
+
+    /// Lets time pass, stopping at every deadline on the way.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let until = self.now.mono_ms + ms;
+        for _ in 0..100_000 {
+            let next = self.nodes.values().filter_map(|node| node.broker.poll_timeout());
+            let arrival = self.travelling.keys().next().map(|(at, _)| *at);
+            let next =
+                next.chain(self.store.next_end()).chain(arrival).min().unwrap_or(until).max(self.now.mono_ms);
+            // Deadlines of now were seen to.
+            let next = next.max(self.now.mono_ms + 1).min(until);
+            self.now.wall_ms += (next - self.now.mono_ms) as i64;
+            self.now.mono_ms = next;
+            self.store.expire(next);
+            for node in self.nodes.values_mut() {
+                node.broker.handle_timeout(self.now);
+            }
+            self.settle();
+            if next >= until {
+                return;
+            }
+        }
+        panic!("the deadlines do not move on");
+    }
+
+    /// In how many milliseconds a broker has something to do.
+    pub(crate) fn due_in(&self, id: i32) -> Option<u64> {
+        Some(self.nodes[&id].broker.poll_timeout()?.saturating_sub(self.now.mono_ms))
+    }
+
+    // ---- clients
+
+    /// The store as it is now.
+    pub(crate) fn back_up(&self) -> Vec<u8> {
+        self.store.save()
+    }
+
+    /// Puts back what the store was, while all brokers are down.
+    pub(crate) fn restore(&mut self, backup: &[u8]) {
+        assert!(self.nodes.is_empty());
+        self.store = LocalStore::load(backup).unwrap();
+    }
+
+    /// The first partition that there is, as the store has it.
+    pub(crate) fn partition(&self) -> String {
+        let pair = self.store.pairs().find(|pair| pair.key.starts_with("partitions/")).unwrap();
+        String::from_utf8_lossy(&pair.value).into_owned()
+    }
+
+    /// Who is in sync in that partition, and under which registration.
+    pub(crate) fn in_sync(&self) -> BTreeMap<i32, i64> {
+        let pair = self.store.pairs().find(|pair| pair.key.starts_with("partitions/")).unwrap();
+        match model::decode(&pair.key, &pair.value) {
+            Ok((_, model::Value::Partition(value))) => value.isr.iter().map(|one| (one.0, one.1)).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends a request to a broker; its correlation id.
+    pub(crate) fn send<R: Request>(&mut self, to: i32, version: i16, request: &R) -> i32 {
+        self.last_correlation += 1;
+        let encoded = frame::encode_request(version, self.last_correlation, Some("test"), request).unwrap();
+        let bytes = encoded.to_bytes().unwrap().slice(4..);
+        self.nodes.get_mut(&to).unwrap().broker.handle_frame(self.now, CLIENT, bytes);
+        self.settle();
+        self.last_correlation
+    }
+
+    pub(crate) fn answer<R: Request>(
+        &mut self,
+        to: i32,
+        version: i16,
+        correlation: i32,
+    ) -> Option<R::Response> {
+        let frame = self.frames.remove(&(to, correlation))?;
+        Some(frame::decode_response::<R>(version, frame).unwrap().1)
+    }
+
+    /// Sends a request that is answered at once.
+    pub(crate) fn call<R: Request>(&mut self, to: i32, version: i16, request: &R) -> R::Response {
+        let correlation = self.send(to, version, request);
+        self.answer::<R>(to, version, correlation).unwrap_or_else(|| panic!("{} is not answered", R::NAME))
+    }
+
+    pub(crate) fn try_create(&mut self, by: i32, name: &str, partitions: i32, copies: i16) -> ErrorCode {
+        let topic = CreatableTopic {
+            name: name.into(),
+            num_partitions: partitions,
+            replication_factor: copies,
+            ..CreatableTopic::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
+        ErrorCode::new(self.call(by, 7, &request).topics[0].error_code)
+    }
+
+    pub(crate) fn extend(&mut self, by: i32, name: &str, count: i32) -> ErrorCode {
+        let topic = CreatePartitionsTopic { name: name.into(), count, assignments: None };
+        let request = CreatePartitionsRequest { topics: vec![topic], ..CreatePartitionsRequest::default() };
+        ErrorCode::new(self.call(by, 3, &request).results[0].error_code)
+    }
+
+    pub(crate) fn delete(&mut self, by: i32, name: &str) -> ErrorCode {
+        let topic = DeleteTopicState { name: Some(name.into()), ..DeleteTopicState::default() };
+        let request = DeleteTopicsRequest { topics: vec![topic], ..DeleteTopicsRequest::default() };
+        ErrorCode::new(self.call(by, 6, &request).responses[0].error_code)
+    }
+
+    pub(crate) fn auto_create(&mut self, by: i32, name: &str) -> ErrorCode {
+        let topic = MetadataRequestTopic { name: Some(name.into()), ..MetadataRequestTopic::default() };
+        let request = MetadataRequest {
+            topics: Some(vec![topic]),
+            allow_auto_topic_creation: true,
+            ..MetadataRequest::default()
+        };
+        ErrorCode::new(self.call(by, 12, &request).topics[0].error_code)
+    }
+
+    pub(crate) fn set_config(&mut self, by: i32, topic: &str, name: &str, value: &str) -> ErrorCode {
+        let config = AlterableConfig { name: name.into(), config_operation: 0, value: Some(value.into()) };
+        let resource =
+            AlterConfigsResource { resource_type: 2, resource_name: topic.into(), configs: vec![config] };
+        let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+        ErrorCode::new(self.call(by, 1, &request).responses[0].error_code)
+    }
+
+    pub(crate) fn config(&mut self, of: i32, topic: &str, name: &str) -> String {
+        let resource = DescribeConfigsResource {
+            resource_type: 2,
+            resource_name: topic.into(),
+            configuration_keys: Some(vec![name.into()]),
+        };
+        let request =
+            DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() };
+        self.call(of, 4, &request).results[0].configs[0].value.clone().unwrap()
+    }
+
+    pub(crate) fn delete_before(&mut self, by: i32, topic: &str, offset: i64) -> ErrorCode {
+        let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
+        let topics = vec![DeleteRecordsTopic { name: topic.into(), partitions }];
+        let request = DeleteRecordsRequest { topics, timeout_ms: 1000 };
+        ErrorCode::new(self.call(by, 2, &request).topics[0].partitions[0].error_code)
+    }
+
+    /// Files of a broker whose path in the data directory begins so.
+    pub(crate) fn files(&self, id: i32, begins: &str) -> Vec<String> {
+        let paths = self.nodes[&id].disk.file_paths();
+        let names = paths.iter().filter_map(|path| path.strip_prefix(super::world::DIR).ok());
+        let names = names.map(|name| name.to_str().unwrap().to_owned());
+        names.filter(|name| name.starts_with(begins)).collect()
+    }
+
+    pub(crate) fn create(&mut self, name: &str, partitions: i32, copies: i16, configs: &[(&str, &str)]) {
+        let id = self.ids()[0];
+        let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+            name: (*name).into(),
+            value: Some((*value).into()),
+        };
+        let topic = CreatableTopic {
+            name: name.into(),
+            num_partitions: partitions,
+            replication_factor: copies,
+            configs: configs.iter().map(config).collect(),
+            ..CreatableTopic::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
+        let answer = self.call(id, 7, &request);
+        assert_eq!(answer.topics[0].error_code, 0, "{:?}", answer.topics[0].error_message);
+        assert_eq!(answer.topics[0].replication_factor, copies);
+    }
+
+    pub(crate) fn metadata(&mut self, of: i32) -> MetadataResponse {
+        self.call(of, 12, &MetadataRequest { topics: None, ..MetadataRequest::default() })
+    }
+
+    /// The leader, its epoch and the in-sync set of a partition, as a broker has it.
+    pub(crate) fn state(&mut self, of: i32, topic: &str, index: usize) -> (i32, i32, Vec<i32>) {
+        let metadata = self.metadata(of);
+        let found = metadata.topics.iter().find(|found| found.name.as_deref() == Some(topic)).unwrap();
+        let partition = found.partitions.iter().find(|one| one.partition_index as usize == index).unwrap();
+        (partition.leader_id, partition.leader_epoch, partition.isr_nodes.clone())
+    }
+
+    /// Who leads partition 0, as one broker has it.
+    pub(crate) fn leader_at(&mut self, of: i32, topic: &str) -> i32 {
+        self.state(of, topic, 0).0
+    }
+
+    pub(crate) fn leader(&mut self, topic: &str, index: usize) -> i32 {
+        let id = self.ids()[0];
+        self.state(id, topic, index).0
+    }
+
+    pub(crate) fn produce(&mut self, to: i32, acks: i16, topic: &str, values: &[&str]) -> i32 {
+        let records = batch(self.now.wall_ms, values);
+        self.send(to, 9, &produce_request(acks, topic, 0, records))
+    }
+
+    /// The error and the offset that were answered.
+    pub(crate) fn produced(&mut self, to: i32, correlation: i32) -> Option<(ErrorCode, i64)> {
+        let answer: ProduceResponse = self.answer::<ProduceRequest>(to, 9, correlation)?;
+        Some(produced(&answer))
+    }
+
+    /// Appends with acks all to partition 0, at its leader; the offset.
+    pub(crate) fn append(&mut self, topic: &str, values: &[&str]) -> i64 {
+        let leader = self.leader(topic, 0);
+        let correlation = self.produce(leader, -1, topic, values);
+        let (error, offset) = self.produced(leader, correlation).unwrap();
+        assert_eq!(error, ErrorCode::NONE);
+        offset
+    }
+
+    /// The values of partition 0 that a consumer reads from a broker, its high watermark, and the error.
+    pub(crate) fn read(&mut self, from: i32, topic: &str, offset: i64) -> (Vec<String>, i64, ErrorCode) {
+        let answer = self.call(from, 12, &fetch_request(&[(topic, 0, offset)]));
+        (values(&answer), answer.responses[0].partitions[0].high_watermark, error_of(&answer))
+    }
+
+    /// Whom a broker names that is asked to append and does not lead.
+    pub(crate) fn leader_said(&mut self, to: i32, topic: &str) -> (i32, String) {
+        let answer = self.call(to, 10, &produce_request(-1, topic, 0, batch(WALL, &["x"])));
+        let partition = &answer.responses[0].partition_responses[0];
+        assert_eq!(ErrorCode::new(partition.error_code), ErrorCode::NOT_LEADER_OR_FOLLOWER);
+        let leader = partition.current_leader.leader_id;
+        let at = answer.node_endpoints.iter().find(|one| one.node_id == leader).unwrap();
+        (leader, at.host.clone())
+    }
+
+    // ---- groups
+
+    /// The coordinator of a group, as a broker names it; -1: nobody yet.
+    pub(crate) fn coordinator(&mut self, of: i32, group: &str) -> i32 {
+        let request = FindCoordinatorRequest {
+            key_type: 0,
+            coordinator_keys: vec![group.into()],
+            ..FindCoordinatorRequest::default()
+        };
+        self.call(of, 4, &request).coordinators[0].node_id
+    }
+
+    /// Commits an offset of partition 0 of `t`; nothing where it is not answered.
+    pub(crate) fn commit(&mut self, to: i32, group: &str, partition: i32, offset: i64) -> Option<ErrorCode> {
+        let partition = OffsetCommitRequestPartition {
+            partition_index: partition,
+            committed_offset: offset,
+            committed_metadata: None,
+            ..OffsetCommitRequestPartition::default()
+        };
+        let topic = OffsetCommitRequestTopic {
+            name: "t".into(),
+            partitions: vec![partition],
+            ..OffsetCommitRequestTopic::default()
+        };
+        let request = OffsetCommitRequest {
+            group_id: group.into(),
+            generation_id_or_member_epoch: -1,
+            topics: vec![topic],
+            ..OffsetCommitRequest::default()
+        };
+        let correlation = self.send(to, 8, &request);
+        let answer = self.answer::<OffsetCommitRequest>(to, 8, correlation)?;
+        Some(ErrorCode::new(answer.topics[0].partitions[0].error_code))
+    }
+
+    pub(crate) fn committed(&mut self, at: i32, group: &str, partition: i32) -> Result<i64, ErrorCode> {
+        let topic = OffsetFetchRequestTopics {
+            name: "t".into(),
+            partition_indexes: vec![partition],
+            ..OffsetFetchRequestTopics::default()
+        };
+        let group = OffsetFetchRequestGroup {
+            group_id: group.into(),
+            topics: Some(vec![topic]),
+            ..OffsetFetchRequestGroup::default()
+        };
+        let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
+        let answer = self.call(at, 8, &request);
+        match ErrorCode::new(answer.groups[0].error_code) {
+            ErrorCode::NONE => Ok(answer.groups[0].topics[0].partitions[0].committed_offset),
+            error => Err(error),
+        }
+    }
+
+    fn join_request(member: &str, group: &str) -> JoinGroupRequest {
+        let protocol = JoinGroupRequestProtocol { name: "range".into(), metadata: Bytes::from_static(b"x") };
+        JoinGroupRequest {
+            group_id: group.into(),
+            session_timeout_ms: 60_000,
+            rebalance_timeout_ms: 60_000,
+            member_id: member.into(),
+            protocol_type: "consumer".into(),
+            protocols: vec![protocol],
+            ..JoinGroupRequest::default()
+        }
+    }
+
+    /// Asks for an id as a member: that, and the error.
+    pub(crate) fn join(&mut self, to: i32, group: &str) -> (String, ErrorCode) {
+        let answer = self.call(to, 5, &Self::join_request("", group));
+        (answer.member_id, ErrorCode::new(answer.error_code))
+    }
+
+    /// Two members, the second of which waits for the first to join again.
+    pub(crate) fn join_again(&mut self, to: i32, group: &str) -> i32 {
+        let (first, _) = self.join(to, group);
+        let (second, _) = self.join(to, group);
+        assert_eq!(self.call(to, 5, &Self::join_request(&first, group)).error_code, 0);
+        self.send(to, 5, &Self::join_request(&second, group))
+    }
+
+    pub(crate) fn joined(&mut self, at: i32, correlation: i32) -> ErrorCode {
+        ErrorCode::new(self.answer::<JoinGroupRequest>(at, 5, correlation).unwrap().error_code)
+    }
+
+    /// The same over a connection of its own, while the client's is held up.
+    pub(crate) fn read_on_own(
+        &mut self,
+        from: i32,
+        topic: &str,
+        offset: i64,
+    ) -> (Vec<String>, i64, ErrorCode) {
+        let answer = self.fetch_on_own(from, topic, offset);
+        (values(&answer), answer.responses[0].partitions[0].high_watermark, error_of(&answer))
+    }
+
+    fn fetch_on_own(&mut self, from: i32, topic: &str, offset: i64) -> FetchResponse {
+        self.call_on_own(from, 12, &fetch_request(&[(topic, 0, offset)]))
+    }
+
+    /// The leader, its epoch and the in-sync set of partition 0, while the client's connection is held up.
+    pub(crate) fn state_on_own(&mut self, of: i32, topic: &str) -> (i32, i32, Vec<i32>) {
+        let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
+        let metadata = self.call_on_own(of, 12, &all);
+        let found = metadata.topics.iter().find(|found| found.name.as_deref() == Some(topic)).unwrap();
+        let partition = &found.partitions[0];
+        (partition.leader_id, partition.leader_epoch, partition.isr_nodes.clone())
+    }
+
+    fn call_on_own<R: Request>(&mut self, to: i32, version: i16, request: &R) -> R::Response {
+        self.last_correlation += 1;
+        let encoded = frame::encode_request(version, self.last_correlation, Some("test"), request).unwrap();
+        let node = self.nodes.get_mut(&to).unwrap();
+        node.broker.handle_connect(self.now, SECOND, "127.0.0.1:5001");
+        node.broker.handle_frame(self.now, SECOND, encoded.to_bytes().unwrap().slice(4..));
+        self.settle();
+        let frame = self.frames.remove(&(to, self.last_correlation)).unwrap();
+        self.nodes.get_mut(&to).unwrap().broker.handle_disconnect(self.now, SECOND);
+        frame::decode_response::<R>(version, frame).unwrap().1
+    }
+
+    /// Offsets and values that a consumer reads of partition 0 at a broker; nothing where it does not lead it.
+    pub(crate) fn rows(&mut self, from: i32, topic: &str, offset: i64) -> Vec<(i64, String)> {
+        let answer = self.fetch_on_own(from, topic, offset);
+        let partition = &answer.responses[0].partitions[0];
+        decode(partition.records.as_ref()).into_iter().filter(|(at, _)| *at >= offset).collect()
+    }
+
+    /// The epoch in which a broker takes records of partition 0, if it does.
+    pub(crate) fn leads(&mut self, id: i32, topic: &str) -> Option<i32> {
+        let answer = self.fetch_on_own(id, topic, 0);
+        if error_of(&answer) != ErrorCode::NONE {
+            return None;
+        }
+        Some(self.state_on_own(id, topic).1)
+    }
+
+    /// The bytes of a partition's first segment, at a broker.
+    pub(crate) fn bytes(&self, id: i32, topic: &str, index: i32) -> Vec<u8> {
+        let path = format!("{}/{topic}-{index}/{:020}.log", super::world::DIR, 0);
+        self.nodes[&id].disk.contents(std::path::Path::new(&path)).unwrap()
+    }
+}

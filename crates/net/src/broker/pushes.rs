@@ -1,0 +1,235 @@
+//! Links to followers, over which a leader pushes: of each the client's end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use headrace_broker::{Broker, PushAction, PushEvent};
+use headrace_client::io::{DirectWrite, LinkEvent, LinkRequest};
+use headrace_fabric::shm::{self, Link, LinkError};
+use headrace_fabric::verbs::VerbsEndpoint;
+use headrace_link::LinkFault;
+use headrace_link::client::{AbsentListeners, ClientEnd};
+use headrace_wire::time::Now;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token, Waker};
+
+use crate::clock::Clock;
+use crate::disk::FileDisk;
+
+/// How long a follower may take to give a link.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Tokens are numbered up to here, and then from 0 on.
+const NUMBERS: usize = 1 << 30;
+
+/// The number of a broker.
+type NodeId = i32;
+
+struct End {
+    number: usize,
+    end: ClientEnd<Link, VerbsEndpoint>,
+}
+
+/// What a thread has made, or could not.
+struct Made {
+    node: NodeId,
+    number: usize,
+    link: Result<Link, LinkError>,
+}
+
+/// All links to followers.
+pub(super) struct Pushes {
+    ends: BTreeMap<NodeId, End>,
+    /// Those that threads are making, by the number that each is to have.
+    making: BTreeMap<NodeId, usize>,
+    last_number: usize,
+    made_to: Sender<Made>,
+    made: Receiver<Made>,
+    absent: AbsentListeners,
+    waker: Arc<Waker>,
+    registry: Registry,
+    first_token: usize,
+    clock: Clock,
+}
+
+impl Pushes {
+    pub(super) fn new(registry: Registry, waker: Arc<Waker>, first_token: usize, clock: Clock) -> Self {
+        let (made_to, made) = channel();
+        Self {
+            ends: BTreeMap::new(),
+            making: BTreeMap::new(),
+            last_number: 0,
+            made_to,
+            made,
+            absent: AbsentListeners::default(),
+            waker,
+            registry,
+            first_token,
+            clock,
+        }
+    }
+
+    pub(super) fn are_idle(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Does what the broker wants done.
+    pub(super) fn act(&mut self, broker: &mut Broker<FileDisk>) {
+        while let Some(action) = broker.poll_push() {
+            match action {
+                PushAction::Connect { node, address, token } => self.make(node, address, token),
+                PushAction::Write { node, write } => {
+                    let Some(End { end, .. }) = self.ends.get_mut(&node) else { continue };
+                    let write = DirectWrite { key: write.key, pieces: write.pieces, notify: write.notify };
+                    let clock = self.clock;
+                    if let Err(fault) = end.request(LinkRequest::Write(write), || clock.micros()) {
+                        self.lose(broker, node, &fault);
+                    }
+                }
+                PushAction::Close { node } => self.close(node),
+            }
+        }
+    }
+
+    /// Makes a link, on a thread of its own: the follower may be making one to this broker, and each would wait for the other.
+    fn make(&mut self, node: NodeId, address: String, token: [u8; 16]) {
+        self.close(node);
+        self.last_number = (self.last_number + 1) % NUMBERS;
+        let number = self.last_number;
+        self.making.insert(node, number);
+        let (to, waker) = (self.made_to.clone(), self.waker.clone());
+        let started = Builder::new().name("headrace-link".to_owned()).spawn(move || {
+            let link = shm::connect(&address, token, LINK_TIMEOUT);
+            // A broker that has ended meanwhile wants to know nothing any more.
+            let _ = to.send(Made { node, number, link });
+            let _ = waker.wake();
+        });
+        if let Err(source) = started {
+            let link = Err(LinkError::System { action: "start a thread", source });
+            let _ = self.made_to.send(Made { node, number, link });
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Takes the links that were made since, or could not be.
+    pub(super) fn take_made(&mut self, broker: &mut Broker<FileDisk>, now: Now) {
+        while !self.making.is_empty()
+            && let Ok(Made { node, number, link }) = self.made.try_recv()
+        {
+            if self.making.get(&node) != Some(&number) {
+                continue;
+            }
+            self.making.remove(&node);
+            let again = matches!(&link, Err(LinkError::Absent { name }) if self.absent.is_again(name));
+            let watched = link.map_err(LinkFault::from).and_then(|link| {
+                let watched = self.watch(number, &link);
+                let system = |source| LinkError::System { action: "wait for a link", source };
+                watched.map(|()| link).map_err(|error| LinkFault::from(system(error)))
+            });
+            let event = match watched {
+                Ok(link) => {
+                    self.ends.insert(node, End { number, end: ClientEnd::mapped(link) });
+                    PushEvent::Linked
+                }
+                // Nobody listens twice, or somebody else's process: the follower is on another host, or another user's.
+                Err(fault) => {
+                    PushEvent::Closed { why: fault.to_string(), lasting: again || fault.is_lasting() }
+                }
+            };
+            broker.handle_push(now, node, event);
+            // What came first was perhaps there before it was waited for.
+            self.control(broker, node);
+        }
+    }
+
+    fn watch(&self, number: usize, link: &Link) -> io::Result<()> {
+        for (bell, fd) in [(0, link.socket()), (1, link.bell())] {
+            let token = Token(self.first_token + 2 * number + bell);
+            self.registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    /// A follower's socket or bell says something; `token` counts from the first one.
+    pub(super) fn ready(&mut self, broker: &mut Broker<FileDisk>, token: usize) {
+        let (number, is_bell) = (token / 2, token % 2 == 1);
+        let found = self.ends.iter().find(|(_, one)| one.number == number);
+        let Some((node, one)) = found else { return };
+        if is_bell {
+            if let Some(link) = one.end.mapped_link() {
+                link.drain_bell();
+            }
+        } else {
+            self.control(broker, *node);
+        }
+    }
+
+    /// Takes what has come over the socket: memory, or the end.
+    fn control(&mut self, broker: &mut Broker<FileDisk>, node: NodeId) {
+        let now = self.clock.now();
+        let Some(End { end, .. }) = self.ends.get_mut(&node) else { return };
+        if let Err(fault) = end.poll_control(|event| hear(broker, now, node, event)) {
+            self.lose(broker, node, &fault);
+        }
+    }
+
+    /// Takes what followers have answered; whether there was anything.
+    pub(super) fn poll(&mut self, broker: &mut Broker<FileDisk>, now: Now) -> bool {
+        let (mut came, clock) = (false, self.clock);
+        let mut lost = Vec::new();
+        for (node, one) in &mut self.ends {
+            let each = |event| {
+                came = true;
+                hear(broker, now, *node, event);
+            };
+            if let Err(fault) = one.end.poll(|| clock.micros(), each) {
+                lost.push((*node, fault));
+            }
+        }
+        for (node, fault) in lost {
+            self.lose(broker, node, &fault);
+        }
+        came
+    }
+
+    fn lose(&mut self, broker: &mut Broker<FileDisk>, node: NodeId, fault: &LinkFault) {
+        self.close(node);
+        let event = PushEvent::Closed { why: fault.to_string(), lasting: false };
+        broker.handle_push(self.clock.now(), node, event);
+    }
+
+    fn close(&mut self, node: NodeId) {
+        self.making.remove(&node);
+        self.ends.remove(&node);
+    }
+
+    /// Before the thread sleeps: whether it may. Followers notify from now on.
+    pub(super) fn park(&mut self) -> bool {
+        // One that has failed is dropped at the next turn.
+        let mut sleeps = true;
+        for one in self.ends.values_mut() {
+            sleeps &= one.end.park().unwrap_or(false);
+        }
+        sleeps
+    }
+
+    /// The thread is awake: nobody need notify it.
+    pub(super) fn unpark(&mut self) {
+        self.ends.values_mut().for_each(|one| one.end.unpark());
+    }
+}
+
+fn hear(broker: &mut Broker<FileDisk>, now: Now, node: NodeId, event: LinkEvent) {
+    let event = match event {
+        LinkEvent::Note(note) => PushEvent::Note(note),
+        LinkEvent::Exposed { key, memory } => PushEvent::Exposed { key, bytes: memory.len() as u64 },
+        LinkEvent::Revoked { key } => PushEvent::Revoked { key },
+        // A follower gives memory to write, and nothing else.
+        _ => return,
+    };
+    broker.handle_push(now, node, event);
+}

@@ -1,0 +1,190 @@
+"""``headrace cluster``: which brokers there are, who leads, and which copies are behind."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.admin import Admin
+from headrace.cli._common import client_options, printable, table
+from headrace.errors import KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.admin import ClusterDescription, PartitionDescription
+
+SHOWN_MAX = 20
+"""Partitions that are shown one by one."""
+SECONDS_MAX = 86_400.0
+LOOK_SECONDS = 0.5
+"""How often ``--wait`` looks."""
+
+_EXAMPLES = """\
+examples:
+  headrace cluster status              brokers, and partitions whose copies are behind
+  headrace cluster status --watch      the same every two seconds, until Ctrl-C
+  headrace cluster status --wait 60    wait until all copies are in sync: between two steps of a rolling restart
+
+It asks as a client does, so it shows any Apache Kafka cluster too. The exit status is 1 where a copy is not in sync
+or a partition has no leader.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.epilog = _EXAMPLES
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    status = verbs.add_parser(
+        "status",
+        help="show brokers, and partitions whose copies are behind",
+        description="Shows brokers, and partitions whose copies are behind.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    how = status.add_mutually_exclusive_group()
+    how.add_argument(
+        "--watch",
+        type=_seconds,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again every so many seconds, until Ctrl-C (default: %(const)g)",
+    )
+    how.add_argument(
+        "--wait", type=_seconds, metavar="SECONDS", help="wait until each copy is in sync, for so long at most"
+    )
+    status.set_defaults(run=show_status)
+    client_options(status)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= SECONDS_MAX:
+        message = f"{text} is no number of seconds"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
+
+
+class Copy(NamedTuple):
+    """A partition, and where its copies are."""
+
+    topic: str
+    partition: PartitionDescription
+
+    @property
+    def missing(self) -> list[int]:
+        """Brokers whose copy is not in sync."""
+        return [node for node in self.partition.replicas if node not in self.partition.isr]
+
+
+class State(NamedTuple):
+    """What a cluster says of itself at a moment."""
+
+    cluster: ClusterDescription
+    topics: int
+    partitions: list[Copy]
+
+    @classmethod
+    def read(cls, admin: Admin) -> State:
+        """Asks for it."""
+        names = admin.list_topics(include_internal=True)
+        topics = admin.describe_topics(names) if names else {}
+        partitions = [Copy(name, one) for name, topic in sorted(topics.items()) for one in topic.partitions]
+        return cls(admin.describe_cluster(), len(topics), partitions)
+
+    @property
+    def troubles(self) -> list[Copy]:
+        """Partitions without a leader, then those whose copies are behind."""
+        behind = [one for one in self.partitions if one.missing or one.partition.leader < 0]
+        return sorted(behind, key=lambda one: one.partition.leader >= 0)
+
+    @property
+    def behind(self) -> int:
+        """Copies that are not in sync."""
+        return sum(len(one.missing) for one in self.partitions)
+
+    def lines(self) -> Iterator[str]:
+        """As it is shown."""
+        cluster, troubles = self.cluster, self.troubles
+        copies = sum(len(one.partition.replicas) for one in self.partitions)
+        yield f"cluster {printable(cluster.cluster_id)}: {len(cluster.nodes)} brokers, {self.topics} topics, "
+        yield f"{len(self.partitions)} partitions, {copies} copies\n"
+        leaderless = sum(one.partition.leader < 0 for one in troubles)
+        if not troubles:
+            yield "all copies are in sync\n"
+        else:
+            yield f"{self.behind} copies are not in sync; {leaderless} partitions have no leader\n"
+        yield "\n" + table(("BROKER", "ADDRESS", "RACK", "LEADS", "FIRST", "COPIES", "IN SYNC"), self.rows())
+        if troubles:
+            rows = [
+                (one.topic, one.partition.partition, _leader(one), _nodes(one.partition.isr), _nodes(one.missing))
+                for one in troubles[:SHOWN_MAX]
+            ]
+            yield "\n" + table(("TOPIC", "PARTITION", "LEADER", "IN SYNC", "BEHIND"), rows)
+        if len(troubles) > SHOWN_MAX:
+            yield f"and {len(troubles) - SHOWN_MAX} more\n"
+
+    def rows(self) -> Iterator[tuple[object, ...]]:
+        """Brokers, and of how many partitions each is the leader, the first replica, has a copy, has one in sync."""
+        here = {node.node_id: node for node in self.cluster.nodes}
+        named = {node for one in self.partitions for node in one.partition.replicas}
+        for number in sorted(here.keys() | named):
+            node = here.get(number)
+            address = "not there" if node is None else f"{node.host}:{node.port}"
+            with_copy = [one.partition for one in self.partitions if number in one.partition.replicas]
+            yield (
+                *(number, address, (node.rack if node else None) or "-"),
+                sum(one.leader == number for one in with_copy),
+                sum(one.replicas[0] == number for one in with_copy),
+                *(len(with_copy), sum(number in one.isr for one in with_copy)),
+            )
+
+
+def _leader(copy: Copy) -> object:
+    return copy.partition.leader if copy.partition.leader >= 0 else "none"
+
+
+def _nodes(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """Shows the cluster, once or again and again; 1 if something is wrong with it."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        if options.watch is not None:
+            _watch(admin, options.watch)
+        state = State.read(admin) if options.wait is None else _wait(admin, options.wait)
+    sys.stdout.write("".join(state.lines()))
+    return 1 if state.troubles else 0
+
+
+def _watch(admin: Admin, seconds: float) -> None:
+    """Shows it until Ctrl-C."""
+    while True:
+        try:
+            text = "".join(State.read(admin).lines())
+        except KafkaError as error:  # it may be what one is watching for
+            text = f"{printable(error)}\n"
+        # A terminal is cleared; a file keeps everything.
+        start = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+        sys.stdout.write(f"{start}{time.strftime('%H:%M:%S')}  {text}\n")
+        sys.stdout.flush()
+        time.sleep(seconds)
+
+
+def _wait(admin: Admin, seconds: float) -> State:
+    """Waits until all copies are in sync, and says what it waits for whenever that has changed."""
+    until, said = time.monotonic() + seconds, ""
+    while True:
+        state = State.read(admin)
+        left = until - time.monotonic()
+        if not state.troubles or left <= 0:
+            return state
+        waits = f"waiting: {state.behind} copies of {len(state.troubles)} partitions are not in sync\n"
+        if waits != said:
+            sys.stderr.write(waits)
+            said = waits
+        time.sleep(min(LOOK_SECONDS, left))

@@ -1,0 +1,184 @@
+"""Clients that write to a cluster while its brokers and its etcd fail, and what must be there in the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+import confluent_kafka.admin
+
+import headrace as hr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace._options import OptionValue
+
+TOPIC = "orders"
+
+
+def create(servers: str, partitions: int, copies: int, name: str = TOPIC) -> None:
+    """Makes a topic, with a stock client."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    topic = confluent_kafka.admin.NewTopic(name, partitions, copies)
+    admin.create_topics([topic])[name].result(30)
+
+
+def leader(servers: str, partition: int = 0) -> int:
+    """The number of the broker that leads; -1 if nobody does."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    found: int = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[partition].leader
+    return found
+
+
+def read_all(servers: str) -> Counter[bytes]:
+    """How often each value is in the topic, by a stock client."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    found: Counter[bytes] = Counter()
+    try:
+        partitions = consumer.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+        consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in partitions])
+        ends: set[int] = set()
+        until = time.monotonic() + 120
+        while len(ends) < len(partitions):
+            assert time.monotonic() < until, f"read {sum(found.values())} records, the ends of {ends}"
+            for message in consumer.consume(1000, 1.0):
+                error = message.error()
+                if error is None:
+                    found[message.value()] += 1
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ends.add(message.partition())
+    finally:
+        consumer.close()
+    return found
+
+
+class Writer:
+    """Writes numbers as fast as they are acknowledged, and keeps which were."""
+
+    def __init__(self, servers: str) -> None:
+        self.acknowledged: list[bytes] = []
+        self.failed: list[str] = []
+        self.times: dict[int, list[float]] = {}
+        """When records of each partition were acknowledged."""
+        self._ends = threading.Event()
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": servers,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 120_000,
+                # A paused broker may lead all partitions: what it was asked is asked again elsewhere.
+                "socket.timeout.ms": 5000,
+                "retry.backoff.ms": 50,
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ends.is_set():
+            value = f"{number}".encode()
+            try:
+                self._producer.produce(TOPIC, value, partition=number % 3, on_delivery=self._delivered)
+                number += 1
+            except BufferError:
+                self._producer.poll(0.1)
+            if number % 20 == 0:
+                self._producer.poll(0.01)
+
+    def _delivered(self, error: object, message: confluent_kafka.Message) -> None:
+        if error is None:
+            self.acknowledged.append(message.value())
+            self.times.setdefault(message.partition(), []).append(time.monotonic())
+        else:
+            self.failed.append(str(error))
+
+    def wait_for_each(self, partitions: Iterable[int], seconds: float = 60) -> None:
+        """Waits until a record of each partition was acknowledged that was sent from now on, or not long before."""
+        since = time.monotonic()
+        for partition in partitions:
+            while not (times := self.times.get(partition)) or times[-1] <= since:
+                stuck = time.monotonic() - since > seconds
+                assert not stuck, f"partition {partition} is stuck: {self.failed[-3:]}"
+                time.sleep(0.02)
+
+    def wait_for_more(self, count: int = 200, seconds: float = 60) -> None:
+        """Waits until so many more were acknowledged."""
+        goal, until = len(self.acknowledged) + count, time.monotonic() + seconds
+        while len(self.acknowledged) < goal:
+            assert time.monotonic() < until, f"stuck at {len(self.acknowledged)}: {self.failed[-3:]}"
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Stops, once all is acknowledged."""
+        self._ends.set()
+        self._thread.join()
+        assert self._producer.flush(120) == 0
+
+
+class DirectWriter:
+    """The same with our own producer, which writes into the leaders' memory where it can."""
+
+    def __init__(self, servers: str) -> None:
+        self.acknowledged: list[bytes] = []
+        self.failed: list[str] = []
+        self.direct_bytes = 0.0
+        self._servers = servers
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        options: dict[str, OptionValue] = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "headrace.datapath": "auto",
+            "delivery.timeout.ms": 120_000,
+            "request.timeout.ms": 5000,
+        }
+        with hr.Producer(self._servers, options) as producer:
+            number = 0
+            while not self._ends.is_set():
+                sent = []
+                for _ in range(30):
+                    value = f"direct {number}".encode()
+                    sent.append((value, producer.send(TOPIC, value=value, partition=number % 3)))
+                    number += 1
+                for value, future in sent:
+                    try:
+                        future.result(130)
+                        self.acknowledged.append(value)
+                    except hr.KafkaError as error:
+                        self.failed.append(str(error))
+            self.direct_bytes = producer.metrics()["direct-bytes-produced-total"]
+
+    def end(self) -> None:
+        """Stops, once all is acknowledged."""
+        self._ends.set()
+        self._thread.join()
+
+
+def check(servers: str, *writers: Writer | DirectWriter) -> None:
+    """All that was acknowledged is there, once."""
+    found = read_all(servers)
+    assert max(found.values()) == 1, "an idempotent producer writes nothing twice"
+    for writer in writers:
+        assert len(writer.acknowledged) == len(set(writer.acknowledged)) > 0
+        lost = [value for value in writer.acknowledged if value not in found]
+        assert not lost, f"{len(lost)} of {len(writer.acknowledged)} are lost, such as {lost[:5]}"
+        assert not writer.failed, writer.failed[:3]

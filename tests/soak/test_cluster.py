@@ -1,0 +1,121 @@
+"""Brokers of a cluster and members of its etcd are killed, paused and stopped: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.processes import Etcd, Node, brokers, etcd_of
+from tests.cluster.workload import DirectWriter, Writer, check, create, leader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "300"))
+PARTITIONS = 3
+PATIENCE_SECONDS = 90
+"""All may have been killed at once, and a broker's number may be held by a lease that is not over."""
+
+
+class Faults:
+    """What happens to a cluster, by chance.
+
+    Args:
+        choice: where the chance comes from.
+        nodes: its brokers.
+        members: those of its etcd.
+        servers: for clients.
+    """
+
+    def __init__(self, choice: random.Random, nodes: Mapping[int, Node], members: Sequence[Etcd], servers: str) -> None:
+        self._choice, self._nodes, self._members, self._servers = choice, nodes, members, servers
+        self.counts = dict.fromkeys(("kill", "kill all", "pause", "stop", "kill etcd", "pause etcd"), 0)
+
+    def one(self) -> tuple[str, int | None]:
+        """Has one happen; what, and the partition whose leader it has hit."""
+        what = self._choice.choices(list(self.counts), weights=(8, 1, 4, 3, 2, 2))[0]
+        self.counts[what] += 1
+        if what.endswith("etcd"):
+            self._to_etcd(what)
+            return what, None
+        partition = self._choice.randrange(PARTITIONS)
+        led_by = leader(self._servers, partition)
+        node = self._nodes.get(led_by) or self._choice.choice(list(self._nodes.values()))
+        if what == "pause":
+            node.send(signal.SIGSTOP)
+            time.sleep(self._choice.uniform(0.1, 6))
+            node.send(signal.SIGCONT)
+            return what, partition
+        hit = list(self._nodes.values()) if what == "kill all" else [node]
+        for one in hit:
+            if what == "stop":
+                one.stop()
+            else:
+                one.kill()
+        time.sleep(self._choice.uniform(0, 5))
+        for one in hit:
+            one.begin()
+        for one in hit:
+            one.wait()
+        return what, partition
+
+    def _to_etcd(self, what: str) -> None:
+        member = self._choice.choice(self._members)
+        if what == "pause etcd":
+            member.send(signal.SIGSTOP)
+            time.sleep(self._choice.uniform(0.5, 6))
+            member.send(signal.SIGCONT)
+        else:
+            member.kill()
+            time.sleep(self._choice.uniform(0, 5))
+            member.start()
+
+
+def longest_gap(times: Sequence[float], since: float) -> float:
+    """The longest time without an acknowledgement, from shortly before `since` on."""
+    later = [at for at in times if at > since - 0.1]
+    return max((b - a for a, b in pairwise(later)), default=0.0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("count", "members"), [(1, 1), (3, 1), (3, 3), (5, 3)])
+def test_nothing_acknowledged_is_lost_whatever_is_killed(tmp_path: Path, count: int, members: int):
+    print(f"seed {SEED}: HEADRACE_SOAK_SEED={SEED} repeats the choices")
+    choice = random.Random(f"{SEED} {count} {members}")
+    gaps: dict[str, list[float]] = {}
+    with etcd_of(tmp_path, members) as store:
+        address = f"etcd://{','.join(member.client for member in store)}"
+        settings = {"leader_imbalance_check_interval_seconds": "3"}
+        with brokers(tmp_path, address, count, **settings) as nodes:
+            servers = ",".join(node.address for node in nodes.values())
+            create(servers, partitions=PARTITIONS, copies=min(count, 3))
+            writer, direct = Writer(servers), DirectWriter(servers)
+            faults = Faults(choice, nodes, store, servers)
+            ends = time.monotonic() + SECONDS / 4
+            try:
+                while time.monotonic() < ends:
+                    writer.wait_for_more(50, PATIENCE_SECONDS)
+                    began = time.monotonic()
+                    what, partition = faults.one()
+                    writer.wait_for_each(range(PARTITIONS), PATIENCE_SECONDS)
+                    if partition is not None:
+                        gaps.setdefault(what, []).append(longest_gap(writer.times[partition], began))
+            finally:
+                writer.end()
+                direct.end()
+            check(servers, writer, direct)
+    happened = ", ".join(f"{number} {what}" for what, number in faults.counts.items())
+    records = f"{len(writer.acknowledged)} + {len(direct.acknowledged)} records"
+    print(f"{count} brokers, {members} of etcd, {records}: {happened}")
+    for what, seconds in gaps.items():
+        median, most = statistics.median(seconds), max(seconds)
+        print(f"  without an acknowledgement, {what}: median {median:.2f} s, most {most:.2f} s")
