@@ -6,6 +6,8 @@
 //! before anything is cut. What is removed goes from the end: a process that is killed in between leaves a log that is
 //! longer than it is to be, never one with a hole.
 
+use std::io::IoSlice;
+
 use headrace_wire::records::{BatchHeader, RecordError, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
@@ -19,6 +21,8 @@ use crate::validate::Checked;
 
 /// Offsets without records that a leader may have between two batches: a segment's index has 31 bits for offsets.
 const GAP_MAX: i64 = 1 << 30;
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
 
 impl<D: Disk> Log<D> {
     /// Appends whole batches as the leader has them, with their offsets, epochs and timestamps. What is left of a batch that
@@ -206,12 +210,40 @@ impl<D: Disk> Segment<D> {
         }
         let most = next_offset - self.base_offset;
         self.times.cut(disk, |entry: TimeEntry| i64::from(entry.relative) < most)?;
+        if position < self.exposed {
+            self.replace_by_prefix(disk, position)?;
+        }
         self.log.truncate(disk, position)?;
         // Or a loss of power could bring back what was cut, in front of what was appended instead.
         self.log.sync(disk)?;
         (self.size, self.next_offset, self.lengthened) = (position, next_offset, 0);
         self.restore_counts(entry, &tail);
         self.dirty = true;
+        Ok(())
+    }
+
+    /// Has another file with the first `len` bytes take the place of the segment's, which stays as it is for whoever has it
+    /// mapped: what is cut off under a mapping is a fault in the process that looks at it.
+    fn replace_by_prefix(&mut self, disk: &D, len: u64) -> Result<(), LogError> {
+        let path = self.log.path.clone();
+        let temporary = path.with_extension("log.tmp");
+        let file = NamedFile::<D>::open(disk, temporary.clone(), OpenMode::Truncate)?;
+        let mut buffer = Vec::new();
+        let mut position = 0;
+        while position < len {
+            let piece = usize::try_from(len - position).unwrap_or(usize::MAX).min(COPY_BYTES);
+            buffer.resize(piece, 0);
+            self.log.read_exact(disk, &mut buffer, position)?;
+            file.write_all(disk, &mut [IoSlice::new(&buffer)], position)?;
+            position += piece as u64;
+        }
+        file.sync(disk)?;
+        disk.rename(&temporary, &path).map_err(DiskError::at("replace", &path))?;
+        if let Some(folder) = path.parent() {
+            NamedFile::<D>::open(disk, folder.to_owned(), OpenMode::Directory)?.sync(disk)?;
+        }
+        self.log = NamedFile { file: file.file, path };
+        self.exposed = 0;
         Ok(())
     }
 }

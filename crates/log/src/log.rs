@@ -461,6 +461,23 @@ impl<D: Disk> Log<D> {
         self.closed.get(at).map(|segment| Extent { committed: segment.size, sealed: true })
     }
 
+    /// The same for readers that are given records before `upper` only, and look at the segment's file themselves: whole
+    /// batches, and sealed once there is nothing else to come. What was said to be committed is never cut off in place.
+    pub fn expose(&mut self, base_offset: i64, upper: i64) -> Result<Option<Extent>, LogError> {
+        let sealed = base_offset != self.active.base_offset;
+        let segment = if sealed {
+            let at = self.closed.binary_search_by_key(&base_offset, |segment| segment.base_offset);
+            at.ok().and_then(|at| self.closed.get_mut(at))
+        } else {
+            Some(&mut self.active)
+        };
+        let Some(segment) = segment else { return Ok(None) };
+        let beyond = if upper < segment.next_offset { segment.find(&self.disk, upper)? } else { None };
+        let committed = beyond.map_or(segment.size, |(position, _)| position);
+        segment.exposed = segment.exposed.max(committed);
+        Ok(Some(Extent { committed, sealed: sealed && committed == segment.size }))
+    }
+
     /// Has the file of a segment that grows reach to `len` at least, so that its pages are there before its batches are: a
     /// card that lends them to readers knows pages alone. What is too long is cut when the segment is sealed or the log
     /// closed, and recovery takes zeros behind the last batch for nothing.

@@ -58,6 +58,8 @@ pub(crate) struct Segment<D: Disk> {
     pub(crate) created_ms: i64,
     /// Bytes that the file was made to have ahead of its batches; 0 where it was not.
     pub(crate) lengthened: u64,
+    /// Up to this position readers may have the file mapped, and look at it at any time.
+    pub(crate) exposed: u64,
     /// Whether it has bytes that were not synced.
     pub(crate) dirty: bool,
     /// Up to this position its batches were there when it was opened, and were not read then.
@@ -95,6 +97,7 @@ impl<D: Disk> Segment<D> {
             first_timestamp: NO_TIMESTAMP,
             created_ms: wall_ms,
             lengthened: 0,
+            exposed: 0,
             dirty: false,
             unchecked_to: 0,
             checked_to: AtomicU64::new(0),

@@ -13,7 +13,6 @@ use super::slots::{Reader, ReaderSlots, SLOTS_MAX};
 use crate::auth::{Operation, Resource};
 use crate::context::Context;
 use crate::context::call::{Call, Outcome};
-use crate::replication::role::Role;
 use crate::store::{Partition, Place, TopicKey};
 
 /// Of a segment that is not there any more: its reader has heard of all that it had.
@@ -79,13 +78,11 @@ impl<D: Disk> Direct<D> {
             return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
         }
         let link = link_of(self, call)?;
-        let partition = readable(context, (topic, index), request.current_leader_epoch)?;
-        let located = partition.log.locate(request.offset).map_err(|error| match error {
-            ReadError::OutOfRange { .. } => (ErrorCode::OFFSET_OUT_OF_RANGE, error.to_string()),
-            _ => (ErrorCode::KAFKA_STORAGE_ERROR, error.to_string()),
-        })?;
-        let (end, start) = (partition.log.end_offset(), partition.log.start_offset());
-        let bytes = partition.log.config().segment_bytes.into();
+        let partition = led(context, (topic, index), request.current_leader_epoch)?;
+        let (end, start) = (partition.high_watermark(), partition.log.start_offset());
+        let segment_bytes: u64 = partition.log.config().segment_bytes.into();
+        let (Located { file, base_offset, position, extent: all }, extent) =
+            locate(partition, request.offset)?;
         self.end_reader(link, place);
         let limit = usize::try_from(context.config.headrace_direct_grants_max).unwrap_or(0);
         let Some(id) = self.new_id(limit) else {
@@ -95,14 +92,13 @@ impl<D: Disk> Direct<D> {
         if self.links.get(&link).is_some_and(|of| of.segments >= SLOTS_MAX || !of.has_keys(1)) {
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, too_many()));
         }
-        let Located { file, base_offset, position, extent } = located;
         let slot = if extent.sealed { None } else { Some(self.new_slot(link)?) };
         let Some(owner) = self.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
         owner.segments += 1;
         let key = owner.key();
-        let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
+        let bytes = all.committed.max(if all.sealed { 0 } else { segment_bytes });
         self.actions.push_back(LinkAction::ExposeFile { link, key, file, bytes });
         let granted = Granted::Fetch(Reader {
             key,
@@ -163,8 +159,10 @@ impl<D: Disk> Direct<D> {
     pub(crate) fn publish(&mut self, context: &mut Context<D>, place: Place) {
         let Some(ids) = self.readers.get(&place) else { return };
         let Some(partition) = context.store.partition_mut(place) else { return };
-        let end = partition.log.end_offset();
-        let mut outgrown = Vec::new();
+        let (end, upper) = (partition.high_watermark(), partition.readable_end());
+        // Most read the same segment.
+        let mut known: Option<(i64, Extent)> = None;
+        let mut ended = Vec::new();
         for id in ids {
             let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.grants.get_mut(id) else {
                 continue;
@@ -172,11 +170,24 @@ impl<D: Disk> Direct<D> {
             let Some(slot) = reader.slot.filter(|_| !reader.published.sealed) else { continue };
             let Some(owner) = self.links.get_mut(link) else { continue };
             let Some(slots) = &owner.slots else { continue };
-            let Extent { committed, sealed } = partition.log.extent(reader.base_offset).unwrap_or(GONE);
+            let base_offset = reader.base_offset;
+            let extent = match known.filter(|(base, _)| *base == base_offset) {
+                Some((_, extent)) => extent,
+                None => match partition.log.expose(base_offset, upper) {
+                    Ok(extent) => extent.unwrap_or(GONE),
+                    // It is damaged, which a Fetch tells its readers.
+                    Err(_) => {
+                        ended.push(*id);
+                        continue;
+                    }
+                },
+            };
+            known = Some((base_offset, extent));
+            let Extent { committed, sealed } = extent;
             // A segment that has become smaller was compacted, into another file: what was published is true of this one.
             let committed = committed.max(reader.published.committed);
             if committed > reader.most {
-                outgrown.push(*id);
+                ended.push(*id);
                 continue;
             }
             reader.published = Extent { committed, sealed };
@@ -187,7 +198,7 @@ impl<D: Disk> Direct<D> {
             }
         }
         // `segment.bytes` was raised meanwhile: whoever reads asks anew.
-        for id in outgrown {
+        for id in ended {
             self.end_grant(id);
         }
     }
@@ -260,24 +271,49 @@ impl<D: Disk> Direct<D> {
     }
 }
 
-/// A partition that may be read through memory.
-fn readable<D: Disk>(
-    context: &Context<D>,
+/// A partition that this broker leads.
+fn led<D: Disk>(
+    context: &mut Context<D>,
     (topic, index): Place,
     believed: i32,
-) -> Result<&Partition<D>, (ErrorCode, String)> {
-    let Some(topic) = context.store.by_id(topic) else {
+) -> Result<&mut Partition<D>, (ErrorCode, String)> {
+    let Some(found) = context.store.by_id(topic) else {
         return Err((ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic with id {topic}")));
     };
-    let found = context.find_led(topic, index, believed);
-    let (partition, _) = found.map_err(|code| match code {
-        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => (code, format!("the topic has no partition {index}")),
+    let no_partition = || format!("the topic has no partition {index}");
+    context.find_led(found, index, believed).map_err(|code| match code {
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => (code, no_partition()),
         ErrorCode::NOT_LEADER_OR_FOLLOWER => (code, "this broker does not lead the partition".to_owned()),
         _ => (code, "the leader's epoch is another".to_owned()),
     })?;
-    if !matches!(partition.role, Role::Sole) {
-        let why = "a partition of a cluster of several brokers is not read through shared memory yet";
-        return Err((ErrorCode::INVALID_CONFIG, why.to_owned()));
+    let partition = context.store.partition_mut((topic, index));
+    partition.ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, no_partition()))
+}
+
+/// Where an offset stands, and what its segment has for readers.
+fn locate<D: Disk>(
+    partition: &mut Partition<D>,
+    offset: i64,
+) -> Result<(Located<D::File>, Extent), (ErrorCode, String)> {
+    let damaged = |error: &dyn std::fmt::Display| (ErrorCode::KAFKA_STORAGE_ERROR, error.to_string());
+    let located = partition.log.locate(offset).map_err(|error| match error {
+        ReadError::OutOfRange { .. } => (ErrorCode::OFFSET_OUT_OF_RANGE, error.to_string()),
+        _ => damaged(&error),
+    })?;
+    let upper = partition.readable_end();
+    if offset > upper {
+        let why = format!("what is committed ends at offset {upper}, before {offset}");
+        return Err((ErrorCode::OFFSET_NOT_AVAILABLE, why));
     }
-    Ok(partition)
+    let extent = partition.log.expose(located.base_offset, upper).map_err(|error| damaged(&error))?;
+    Ok((located, extent.unwrap_or(GONE)))
+}
+
+impl<D: Disk> Direct<D> {
+    /// The broker leads a partition no longer, or in another epoch: nobody reads it here through memory.
+    pub(crate) fn end_readers(&mut self, place: Place) {
+        for id in self.readers.get(&place).cloned().unwrap_or_default() {
+            self.end_grant(id);
+        }
+    }
 }

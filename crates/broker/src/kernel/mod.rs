@@ -383,6 +383,7 @@ impl<D: Disk> Broker<D> {
                         self.fetch.wake(&partition.watchers, bytes.max(1));
                     }
                     self.replication.pushes.note_committed(place, context.now.mono_ms);
+                    self.direct.publish(context, place);
                     self.direct.commit(context, place);
                 }
                 Change::CaughtUp { place, follower } => {
@@ -392,6 +393,7 @@ impl<D: Disk> Broker<D> {
                 Change::RoleChanged { place, watchers } => {
                     self.fetch.wake_now(&watchers);
                     self.direct.end_writers(place);
+                    self.direct.end_readers(place);
                     self.groups.take_role(context, place);
                 }
                 Change::StartsMoved => self.direct.publish_all(context),

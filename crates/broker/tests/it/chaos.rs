@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use headrace_wire::errors::ErrorCode;
 
-use super::trio::Trio;
+use super::trio::{Reading, Trio};
 
 /// Seeds of a usual run; `HEADRACE_SIM_SEEDS` asks for more.
 const SEEDS: u64 = 150;
@@ -38,6 +38,7 @@ struct Counts {
     elections: u64,
     truncated: u64,
     pushed: u64,
+    read_in_memory: u64,
 }
 
 struct Chaos {
@@ -51,6 +52,9 @@ struct Chaos {
     acknowledged: BTreeMap<i64, String>,
     /// Values that a consumer has read, by their offset.
     seen: BTreeMap<i64, String>,
+    /// What is read through memory, and what was.
+    readings: Vec<Reading>,
+    over: Vec<Reading>,
     written: u64,
     /// Who has lost power last, and the registration under which it was in sync then.
     powerless: Option<(i32, i64)>,
@@ -86,6 +90,8 @@ impl Chaos {
             waiting: Vec::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeMap::new(),
+            readings: Vec::new(),
+            over: Vec::new(),
             written: 0,
             powerless: None,
             counts: Counts::default(),
@@ -102,7 +108,8 @@ impl Chaos {
     fn step(&mut self) {
         match self.chance.below(100) {
             0..40 => self.produce(),
-            40..52 => self.read(),
+            40..48 => self.read(),
+            48..52 => self.begin_reading(),
             52..58 => self.kill(),
             58..61 => self.stop(),
             61..73 => self.start(),
@@ -129,6 +136,7 @@ impl Chaos {
             }
         }
         self.collect();
+        self.look();
         self.trace();
         self.check_leaders();
     }
@@ -193,9 +201,38 @@ impl Chaos {
     fn read(&mut self) {
         let Some(from) = self.any_up() else { return };
         let offset = if self.chance.below(3) == 0 { 0 } else { self.seen.len() as i64 };
-        for (offset, value) in self.trio.rows(from, "t", offset) {
+        let rows = self.trio.rows(from, "t", offset);
+        self.see(from, rows);
+    }
+
+    fn see(&mut self, from: i32, rows: Vec<(i64, String)>) {
+        for (offset, value) in rows {
             let before = self.seen.entry(offset).or_insert_with(|| value.clone());
             assert_eq!(*before, value, "at offset {offset} of broker {from}");
+        }
+    }
+
+    /// A consumer begins to read through memory, at one that thinks that it leads.
+    fn begin_reading(&mut self) {
+        let Some(at) = self.any_up() else { return };
+        let offset = self.chance.below(self.seen.len() as u64 + 2) as i64;
+        if let Ok(reading) = self.trio.reader(at, "t", offset) {
+            // A broker ends what it has granted to the same consumer before.
+            self.readings.push(reading);
+        }
+    }
+
+    /// What is read through memory is looked at all the time, as a consumer that waits does.
+    fn look(&mut self) {
+        for mut reading in std::mem::take(&mut self.readings) {
+            match self.trio.look(&mut reading) {
+                Some(rows) => {
+                    self.counts.read_in_memory += rows.len() as u64;
+                    self.see(reading.at, rows);
+                    self.readings.push(reading);
+                }
+                None => self.over.push(reading),
+            }
         }
     }
 
@@ -272,6 +309,8 @@ impl Chaos {
         }
         self.trio.pass(45_000);
         self.collect();
+        self.look();
+        self.readings.iter().chain(&self.over).for_each(Reading::check);
         self.check_leaders();
         let id = self.trio.ids()[0];
         let (leader, epoch, isr) = self.trio.state_on_own(id, "t");
@@ -323,6 +362,7 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
         sum.elections += counts.elections;
         sum.truncated += counts.truncated;
         sum.pushed += counts.pushed;
+        sum.read_in_memory += counts.read_in_memory;
     }
     println!("{sum:?}");
     let runs = seeds.end - seeds.start;
@@ -336,6 +376,7 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
             sum.elections,
             sum.truncated,
             sum.pushed,
+            sum.read_in_memory,
         ] {
             assert!(count >= runs / 5, "too little has happened: {sum:?}");
         }

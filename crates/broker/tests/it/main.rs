@@ -21,6 +21,7 @@ mod journal;
 mod offsets;
 mod producing;
 mod pushes;
+mod reads;
 mod replicas;
 mod restart;
 mod shared;

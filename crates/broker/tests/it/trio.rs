@@ -1,6 +1,7 @@
 //! Several brokers of one cluster: their metadata store is in memory, and so are their disks and their network.
 
 mod links;
+mod readers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,6 +25,7 @@ use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
 use headrace_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
 use headrace_wire::messages::metadata_request::MetadataRequestTopic;
+use headrace_wire::messages::metadata_response::MetadataResponseTopic;
 use headrace_wire::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
@@ -36,6 +38,8 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
+pub(crate) use readers::Reading;
+
 use super::world::{
     WALL, batch, config, decode, error_of, fetch_request, flatten, produce_request, produced, values,
 };
@@ -44,6 +48,8 @@ const SESSION_MS: u64 = 3000;
 /// The connection of the test's own client to each broker.
 const CLIENT: ConnId = ConnId(1);
 const SECOND: ConnId = ConnId(2);
+/// That of its consumers that read through memory.
+const READER: ConnId = ConnId(3);
 
 struct Node {
     broker: Broker<MemoryDisk>,
@@ -131,6 +137,7 @@ pub(crate) struct Trio {
     landings: Vec<(LinkId, Region)>,
     pub(crate) landed: Vec<WriteAck>,
     pub(crate) taken_back: usize,
+    exposed: readers::Exposed,
     /// What followers have refused, and why.
     pub(crate) refused: Vec<(i32, ErrorCode)>,
     /// Why followers have closed links.
@@ -170,6 +177,7 @@ impl Trio {
             landings: Vec::new(),
             landed: Vec::new(),
             taken_back: 0,
+            exposed: readers::Exposed::default(),
             refused: Vec::new(),
             delays: None,
             last_conn: 100,
@@ -231,6 +239,7 @@ impl Trio {
     pub(crate) fn kill(&mut self, id: i32) {
         let node = self.nodes.remove(&id).unwrap();
         self.end_connections(id);
+        self.end_exposed(id);
         self.down.insert(id, node.disk.after_kill());
         drop(node);
         self.settle();
@@ -394,7 +403,7 @@ impl Trio {
             match asked.map(|(other, _)| *other) {
                 Some(other) if self.is_cut(id, other) => {}
                 Some(other) => self.dispatch(conn.0, Travelling::Answer(id, other, conn, bytes)),
-                None if conn == CLIENT || conn == SECOND => {
+                None if [CLIENT, SECOND, READER].contains(&conn) => {
                     let correlation = frame::peek_correlation_id(&bytes).unwrap();
                     self.frames.insert((id, correlation), bytes);
                 }
@@ -774,22 +783,31 @@ impl Trio {
 
     /// The leader, its epoch and the in-sync set of partition 0, while the client's connection is held up.
     pub(crate) fn state_on_own(&mut self, of: i32, topic: &str) -> (i32, i32, Vec<i32>) {
-        let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
-        let metadata = self.call_on_own(of, 12, &all);
-        let found = metadata.topics.iter().find(|found| found.name.as_deref() == Some(topic)).unwrap();
+        let found = self.metadata_on_own(of, topic);
         let partition = &found.partitions[0];
         (partition.leader_id, partition.leader_epoch, partition.isr_nodes.clone())
     }
 
+    fn metadata_on_own(&mut self, of: i32, topic: &str) -> MetadataResponseTopic {
+        let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
+        let metadata = self.call_on_own(of, 12, &all);
+        metadata.topics.into_iter().find(|found| found.name.as_deref() == Some(topic)).unwrap()
+    }
+
     fn call_on_own<R: Request>(&mut self, to: i32, version: i16, request: &R) -> R::Response {
+        self.nodes.get_mut(&to).unwrap().broker.handle_connect(self.now, SECOND, "127.0.0.1:5001");
+        let answer = self.call_over(SECOND, to, version, request);
+        self.nodes.get_mut(&to).unwrap().broker.handle_disconnect(self.now, SECOND);
+        answer
+    }
+
+    fn call_over<R: Request>(&mut self, conn: ConnId, to: i32, version: i16, request: &R) -> R::Response {
         self.last_correlation += 1;
         let encoded = frame::encode_request(version, self.last_correlation, Some("test"), request).unwrap();
         let node = self.nodes.get_mut(&to).unwrap();
-        node.broker.handle_connect(self.now, SECOND, "127.0.0.1:5001");
-        node.broker.handle_frame(self.now, SECOND, encoded.to_bytes().unwrap().slice(4..));
+        node.broker.handle_frame(self.now, conn, encoded.to_bytes().unwrap().slice(4..));
         self.settle();
         let frame = self.frames.remove(&(to, self.last_correlation)).unwrap();
-        self.nodes.get_mut(&to).unwrap().broker.handle_disconnect(self.now, SECOND);
         frame::decode_response::<R>(version, frame).unwrap().1
     }
 

@@ -139,6 +139,9 @@ impl Trio {
             let link = action.link();
             let found = self.links.iter_mut().find(|((_, to), one)| *to == id && one.link == link);
             let Some(((leader, _), one)) = found else {
+                if self.expose(link, &action) {
+                    continue;
+                }
                 match action {
                     LinkAction::ExposeToWrite { memory, .. } => {
                         self.landings.push((link, Region::whole(memory)));
