@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import headrace as hr
 from headrace.errors import ConfigError
 from tests.cluster.processes import Node, brokers, etcd
-from tests.cluster.workload import TOPIC, DirectWriter, Writer, check, create, leader, read_all
+from tests.cluster.workload import TOPIC, DirectReader, DirectWriter, Writer, check, create, leader, read_all
 
 
 def test_three_brokers_of_one_process_keep_what_one_of_them_forgets(tmp_path: Path):
@@ -63,9 +64,12 @@ def test_the_snippet_of_the_page_runs():
 
 def test_brokers_in_processes_are_killed_and_nothing_is_lost(tmp_path: Path):
     choice = random.Random(7)
-    with etcd(tmp_path) as store, brokers(tmp_path, f"etcd://{store.client}", 3) as nodes:
+    with ExitStack() as stack:
+        store = stack.enter_context(etcd(tmp_path))
+        nodes = stack.enter_context(brokers(tmp_path, f"etcd://{store.client}", 3))
         servers = ",".join(node.address for node in nodes.values())
         create(servers, partitions=3, copies=3)
+        reader = stack.enter_context(DirectReader(servers))
         writer, direct = Writer(servers), DirectWriter(servers)
         try:
             writer.wait_for_more()
@@ -93,8 +97,9 @@ def test_brokers_in_processes_are_killed_and_nothing_is_lost(tmp_path: Path):
         finally:
             writer.end()
             direct.end()
-        check(servers, writer, direct)
+        check(servers, writer, direct, reader=reader)
         assert direct.direct_bytes > 0, "it has written into memory"
+        assert reader.direct_bytes > 0, "it has read memory"
 
 
 def test_a_broker_that_cannot_be_a_member_says_why(tmp_path: Path):

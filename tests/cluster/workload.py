@@ -15,6 +15,8 @@ import headrace as hr
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from typing_extensions import Self
+
     from headrace._options import OptionValue
 
 TOPIC = "orders"
@@ -173,9 +175,61 @@ class DirectWriter:
         self._thread.join()
 
 
-def check(servers: str, *writers: Writer | DirectWriter) -> None:
-    """All that was acknowledged is there, once."""
+class DirectReader:
+    """Our own consumer, which reads the leaders' memory where it can, from the beginning on."""
+
+    def __init__(self, servers: str) -> None:
+        self.direct_bytes = 0.0
+        self._values: dict[tuple[int, int], bytes] = {}
+        self._servers = servers
+        self._failed: list[str] = []
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        options: dict[str, OptionValue] = {"headrace.datapath": "auto", "request.timeout.ms": 5000}
+        nexts: dict[int, int] = {}
+        with hr.Consumer(self._servers, options, auto_offset_reset="earliest") as consumer:
+            consumer.assign([(TOPIC, partition) for partition in range(3)])
+            while not self._ends.is_set():
+                try:
+                    rows = consumer.poll(timeout=1)
+                except hr.KafkaError as error:
+                    self._failed.append(str(error))
+                    continue
+                columns = (rows.column(name).to_pylist() for name in ("partition", "offset", "value"))
+                for partition, offset, value in zip(*columns, strict=True):
+                    if offset != nexts.get(partition, 0):
+                        self._failed.append(f"{TOPIC}-{partition}: {offset} for {nexts.get(partition, 0)}")
+                    nexts[partition] = offset + 1
+                    self._values[partition, offset] = value
+            self.direct_bytes = consumer.metrics()["direct-bytes-consumed-total"]
+
+    def check(self, written: Counter[bytes], seconds: float = 60) -> None:
+        """Waits until it has read all that is there, and checks that it is that, in order and without a gap."""
+        until = time.monotonic() + seconds
+        while len(self._values) < written.total():
+            assert time.monotonic() < until, f"{len(self._values)} of {written.total()}: {self._failed[-3:]}"
+            time.sleep(0.1)
+        self._ends.set()
+        self._thread.join()
+        assert not self._failed, self._failed[:3]
+        assert Counter(self._values.values()) == written
+
+
+def check(servers: str, *writers: Writer | DirectWriter, reader: DirectReader | None = None) -> None:
+    """All that was acknowledged is there, once, and has been read."""
     found = read_all(servers)
+    if reader:
+        reader.check(found)
     assert max(found.values()) == 1, "an idempotent producer writes nothing twice"
     for writer in writers:
         assert len(writer.acknowledged) == len(set(writer.acknowledged)) > 0

@@ -7,13 +7,14 @@ import random
 import signal
 import statistics
 import time
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.processes import Etcd, Node, brokers, etcd_of
-from tests.cluster.workload import DirectWriter, Writer, check, create, leader
+from tests.cluster.workload import DirectReader, DirectWriter, Writer, check, create, leader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,9 +96,11 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(tmp_path: Path, count: 
     with etcd_of(tmp_path, members) as store:
         address = f"etcd://{','.join(member.client for member in store)}"
         settings = {"leader_imbalance_check_interval_seconds": "3"}
-        with brokers(tmp_path, address, count, **settings) as nodes:
+        with ExitStack() as stack:
+            nodes = stack.enter_context(brokers(tmp_path, address, count, **settings))
             servers = ",".join(node.address for node in nodes.values())
             create(servers, partitions=PARTITIONS, copies=min(count, 3))
+            reader = stack.enter_context(DirectReader(servers))
             writer, direct = Writer(servers), DirectWriter(servers)
             faults = Faults(choice, nodes, store, servers)
             ends = time.monotonic() + SECONDS / 4
@@ -112,7 +115,8 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(tmp_path: Path, count: 
             finally:
                 writer.end()
                 direct.end()
-            check(servers, writer, direct)
+            check(servers, writer, direct, reader=reader)
+            assert reader.direct_bytes > 0, "it has read memory"
     happened = ", ".join(f"{number} {what}" for what, number in faults.counts.items())
     records = f"{len(writer.acknowledged)} + {len(direct.acknowledged)} records"
     print(f"{count} brokers, {members} of etcd, {records}: {happened}")

@@ -7,6 +7,7 @@
 //! longer than it is to be, never one with a hole.
 
 use std::io::IoSlice;
+use std::path::Path;
 
 use headrace_wire::records::{BatchHeader, RecordError, batch_size, verify_crc};
 use headrace_wire::time::Now;
@@ -227,7 +228,23 @@ impl<D: Disk> Segment<D> {
     fn replace_by_prefix(&mut self, disk: &D, len: u64) -> Result<(), LogError> {
         let path = self.log.path.clone();
         let temporary = path.with_extension("log.tmp");
-        let file = NamedFile::<D>::open(disk, temporary.clone(), OpenMode::Truncate)?;
+        let copied = self.copy_prefix(disk, len, &temporary);
+        if copied.is_err() {
+            // The error says more than a second one about the left-over file would.
+            let _ = disk.remove_file(&temporary);
+        }
+        let file = copied?.file;
+        disk.rename(&temporary, &path).map_err(DiskError::at("replace", &path))?;
+        if let Some(folder) = path.parent() {
+            NamedFile::<D>::open(disk, folder.to_owned(), OpenMode::Directory)?.sync(disk)?;
+        }
+        self.log = NamedFile { file, path };
+        self.exposed = 0;
+        Ok(())
+    }
+
+    fn copy_prefix(&self, disk: &D, len: u64, to: &Path) -> Result<NamedFile<D>, DiskError> {
+        let file = NamedFile::<D>::open(disk, to.to_owned(), OpenMode::Truncate)?;
         let mut buffer = Vec::new();
         let mut position = 0;
         while position < len {
@@ -238,12 +255,6 @@ impl<D: Disk> Segment<D> {
             position += piece as u64;
         }
         file.sync(disk)?;
-        disk.rename(&temporary, &path).map_err(DiskError::at("replace", &path))?;
-        if let Some(folder) = path.parent() {
-            NamedFile::<D>::open(disk, folder.to_owned(), OpenMode::Directory)?.sync(disk)?;
-        }
-        self.log = NamedFile { file: file.file, path };
-        self.exposed = 0;
-        Ok(())
+        Ok(file)
     }
 }

@@ -375,6 +375,70 @@ fn a_process_that_is_killed_while_it_cuts_leaves_a_log_that_is_too_long_at_most(
     );
 }
 
+/// Has all of a log's segments be looked at by readers, up to its end.
+fn expose_all<D: Disk>(log: &mut Log<D>) {
+    let mut offset = log.start_offset();
+    while offset < log.end_offset() {
+        let base = log.locate(offset).unwrap().base_offset;
+        offset = base;
+        while log.locate(offset).unwrap().base_offset == base && offset < log.end_offset() {
+            offset += 1;
+        }
+        log.expose(base, i64::MAX).unwrap().unwrap();
+    }
+}
+
+#[test]
+fn the_same_while_readers_have_its_files_mapped() {
+    let (_, whole) = leader(&small());
+    let rows = read_all(&whole, 300);
+    for restarts in [false, true] {
+        killed_at_each_step(
+            |log| {
+                expose_all(log);
+                let mapped = log.locate(20).unwrap();
+                let read = |extent: headrace_log::Extent| {
+                    mapped.file.bytes(0, usize::try_from(extent.committed).unwrap())
+                };
+                let shown = read(mapped.extent);
+                let done = if restarts { log.restart_at(at(1), 1000) } else { log.truncate(at(1), 20) };
+                assert!(read(mapped.extent) == shown, "what was shown is not cut off");
+                done.is_ok()
+            },
+            |log, steps| {
+                let found = read_all(log, 300);
+                assert_eq!(found, rows[..found.len()], "after {steps} changes");
+                assert!(restarts || log.end_offset() >= 18);
+            },
+        );
+    }
+}
+
+#[test]
+fn readers_are_shown_whole_batches_before_an_offset() {
+    let (_, mut log) = leader(&small());
+    let end = log.end_offset();
+    for upper in 0..=end {
+        let mut offset = 0;
+        let mut shown = Vec::new();
+        loop {
+            let located = log.locate(offset).unwrap();
+            let extent = log.expose(located.base_offset, upper).unwrap().unwrap();
+            let bytes = located.file.bytes(0, usize::try_from(extent.committed).unwrap());
+            let next = crate::common::end_of(&bytes);
+            shown.extend(bytes);
+            match next {
+                Some(next) if extent.sealed && next < end => offset = next,
+                _ => break,
+            }
+        }
+        let last = crate::common::end_of(&shown).unwrap_or(0);
+        assert!(last <= upper && upper - last < 3, "{last} of {upper}");
+        assert_eq!(shown, all_bytes(&log)[..shown.len()]);
+    }
+    assert_eq!(log.expose(end + 1, end).unwrap(), None, "there is no such segment");
+}
+
 #[test]
 fn a_process_that_is_killed_while_a_log_begins_anew_leaves_one_or_the_other() {
     let (_, whole) = leader(&small());
