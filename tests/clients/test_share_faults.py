@@ -106,8 +106,8 @@ class Scene:
     def _check_nothing_comes(self):
         """The group is at its end, by what it says of itself, or by what it gives out.
 
-        An Apache Kafka whose share coordinator was killed may tell of a lag for ever, although its leader knows that all
-        is done.
+        An Apache Kafka whose share coordinator was killed may tell of a lag for ever, although its leader knows that
+        all is done.
         """
         until = time.monotonic() + QUIET_SECONDS
         given = self._deliveries()
