@@ -115,7 +115,7 @@ def rows(bench: Bench) -> Iterator[Row]:
     runs: dict[str, list[Figures]] = {"fetched": [], "pushed": [], "one-sided": [], "apache": []}
     with contextlib.ExitStack() as running:
         where = {}
-        for side, pushes in ("fetched", "false"), ("pushed", "true"):
+        for side, pushes in ("fetched", "tcp"), ("pushed", "auto"):
             folder = scratch_folder("copies")
             running.callback(shutil.rmtree, folder, ignore_errors=True)
             store = running.enter_context(etcd(folder))

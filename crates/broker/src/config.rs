@@ -38,6 +38,7 @@ fn hint(nearest: Option<&str>) -> String {
 }
 
 const CLEANUP_POLICIES: &[&str] = &["delete", "compact", "compact,delete", "delete,compact"];
+const REPLICATION_PATHS: &[&str] = &["auto", "shm", "verbs", "tcp"];
 const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 
 options! {
@@ -105,7 +106,7 @@ options! {
     headrace_direct_grants_max: i32 = "headrace.direct.grants.max", number(0, 60_000), Some("10000"), true, "Most grants that may be in force at the same time, for all clients together. A grant lets one client write or read one partition through shared memory, or one leader write its copy.";
     headrace_direct_ring_bytes_max: i64 = "headrace.direct.ring.bytes.max", number(65_536, 1_073_741_824), Some("16777216"), true, "Most bytes of memory that one producer gets for writing batches of one partition; a larger batch goes over TCP.";
     headrace_direct_hole_timeout_ms: i64 = "headrace.direct.hole.timeout.ms", number(10, 3_600_000), Some("1000"), true, "When several producers write to one partition through the same shared memory, and one of them has reserved space there but not written to it: time in ms after which all of them get new memory.";
-    headrace_direct_replication: bool = "headrace.direct.replication", Kind::Bool, Some("true"), true, "Whether a leader writes records into the memory of followers that run as its user on the same host (docs/cluster.md), instead of being asked for them over TCP.";
+    headrace_direct_replication: String = "headrace.direct.replication", Kind::Choice(REPLICATION_PATHS), Some("auto"), true, "How a leader's records come to its followers (docs/cluster.md): it writes them into shared memory of a follower that runs as its user on the same host (shm), into a follower's memory over RDMA, where both have headrace.direct.verbs (verbs), or is asked for them (tcp). auto is the first of these that works, for each follower.";
     headrace_direct_replication_batch_bytes: i32 = "headrace.direct.replication.batch.bytes", number(1, 16_777_216), Some("1024"), true, "Up to how many bytes of batches that wait and lie one behind the other in a log are written into a follower's memory at once. A larger batch is written alone, and nothing waits for more.";
     headrace_direct_memory_bytes: i64 = "headrace.direct.memory.bytes", number(0, LONG_MAX), Some("268435456"), true, "Most bytes of memory, for all clients together, for producers and leaders to write batches into and for log files that are kept in memory for readers over RDMA.";
 }
@@ -145,11 +146,19 @@ impl BrokerConfig {
         for (name, value) in pairs {
             values.insert(find(name)?, name, value);
         }
-        Self::from_values(&values).map_err(|refusal| ConfigError::Invalid {
+        let config = Self::from_values(&values).map_err(|refusal| ConfigError::Invalid {
             name: refusal.name.to_owned(),
             value: refusal.text,
             expected: refusal.accepted,
-        })
+        })?;
+        if config.headrace_direct_replication == "verbs" && !config.headrace_direct_verbs {
+            return Err(ConfigError::Invalid {
+                name: "headrace.direct.replication".to_owned(),
+                value: "verbs".to_owned(),
+                expected: "headrace.direct.verbs to be true".to_owned(),
+            });
+        }
+        Ok(config)
     }
 
     /// The rack that metadata names.

@@ -27,6 +27,8 @@ use headrace_net::client::{ConsumerClient, ProducerClient};
 mod byzantine;
 #[path = "verbs/carried.rs"]
 mod carried;
+#[path = "verbs/copies.rs"]
+mod copies;
 #[path = "verbs/frames.rs"]
 mod frames;
 

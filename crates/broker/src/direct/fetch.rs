@@ -161,7 +161,7 @@ impl<D: Disk> Direct<D> {
         let Some(partition) = context.store.partition_mut(place) else { return };
         let (end, upper) = (partition.high_watermark(), partition.readable_end());
         // Most read the same segment.
-        let mut known: Option<(i64, Extent)> = None;
+        let mut known: Option<(i64, Option<Extent>)> = None;
         let mut ended = Vec::new();
         for id in ids {
             let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.grants.get_mut(id) else {
@@ -173,17 +173,14 @@ impl<D: Disk> Direct<D> {
             let base_offset = reader.base_offset;
             let extent = match known.filter(|(base, _)| *base == base_offset) {
                 Some((_, extent)) => extent,
-                None => match partition.log.expose(base_offset, upper) {
-                    Ok(extent) => extent.unwrap_or(GONE),
-                    // It is damaged, which a Fetch tells its readers.
-                    Err(_) => {
-                        ended.push(*id);
-                        continue;
-                    }
-                },
+                None => partition.log.expose(base_offset, upper).ok().map(|extent| extent.unwrap_or(GONE)),
             };
             known = Some((base_offset, extent));
-            let Extent { committed, sealed } = extent;
+            // It is damaged, which a Fetch tells its readers.
+            let Some(Extent { committed, sealed }) = extent else {
+                ended.push(*id);
+                continue;
+            };
             // A segment that has become smaller was compacted, into another file: what was published is true of this one.
             let committed = committed.max(reader.published.committed);
             if committed > reader.most {
@@ -290,11 +287,10 @@ fn led<D: Disk>(
     partition.ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, no_partition()))
 }
 
+type Refused = (ErrorCode, String);
+
 /// Where an offset stands, and what its segment has for readers.
-fn locate<D: Disk>(
-    partition: &mut Partition<D>,
-    offset: i64,
-) -> Result<(Located<D::File>, Extent), (ErrorCode, String)> {
+fn locate<D: Disk>(partition: &mut Partition<D>, offset: i64) -> Result<(Located<D::File>, Extent), Refused> {
     let damaged = |error: &dyn std::fmt::Display| (ErrorCode::KAFKA_STORAGE_ERROR, error.to_string());
     let located = partition.log.locate(offset).map_err(|error| match error {
         ReadError::OutOfRange { .. } => (ErrorCode::OFFSET_OUT_OF_RANGE, error.to_string()),

@@ -75,8 +75,8 @@ impl<D: Disk> Direct<D> {
         let stranger =
             |code: ErrorCode| (code, format!("{} is no broker that may push here", request.leader_id));
         context.check_broker(call, leader).map_err(stranger)?;
-        if !context.config.headrace_direct_replication {
-            let why = "the broker takes no records through memory: its headrace.direct.replication is false";
+        if context.config.headrace_direct_replication == "tcp" {
+            let why = "the broker takes no records through memory: its headrace.direct.replication is tcp";
             return Err((ErrorCode::INVALID_CONFIG, why.to_owned()));
         }
         let link = link_of(self, call)?;

@@ -78,6 +78,18 @@ pub enum PushAction {
         /// By which it knows that this broker was let in.
         token: [u8; 16],
     },
+    /// Make this broker's end of one over RDMA, and say [`PushEvent::EndpointReady`].
+    MakeEndpoint {
+        /// To whom.
+        node: NodeId,
+    },
+    /// Connect it to the follower's, and say [`PushEvent::Linked`] or [`PushEvent::Closed`].
+    Join {
+        /// To whom.
+        node: NodeId,
+        /// What the follower's end says of itself.
+        hello: Bytes,
+    },
     /// Write into the follower's memory, and notify it.
     Write {
         /// Whose.
@@ -106,13 +118,15 @@ pub struct PushWrite {
 /// What the driver learns of a link to a follower.
 #[derive(Debug)]
 pub enum PushEvent {
+    /// What this broker's end of one over RDMA says of itself, or why there is none.
+    EndpointReady(Result<Vec<u8>, String>),
     /// It stands.
     Linked,
     /// It cannot be made, or has ended.
     Closed {
         /// Why.
         why: String,
-        /// The follower cannot be reached by any.
+        /// The follower cannot be reached by any of its kind.
         lasting: bool,
     },
     /// The follower has given memory of so many bytes.

@@ -9,7 +9,7 @@ use headrace_wire::direct::Pushed;
 use headrace_wire::records::{BatchHeader, batch_size};
 
 use super::action::{Lane, PeerAction, PeerConn, PushAction, PushEvent};
-use super::pusher::{Granted, Next, Pusher, Pushing, Wish};
+use super::pusher::{Granted, Next, Over, Pusher, Pushing, Wish};
 use super::role::Role;
 use crate::context::Context;
 use crate::fetch::is_prefix;
@@ -39,14 +39,15 @@ impl Pushes {
 
     /// A follower has all of a partition that this broker leads.
     pub(crate) fn caught_up<D: Disk>(&mut self, context: &Context<D>, place: Place, follower: Registration) {
-        if !context.config.headrace_direct || !context.config.headrace_direct_replication {
+        let ways = Over::ways(&context.config);
+        if ways.is_empty() {
             return;
         }
         let known = self.pushers.get(&follower.0);
         if known.is_none_or(|known| known.follower != follower) {
             self.drop_follower(follower.0);
             let Some(at) = context.endpoint(follower.0) else { return };
-            self.pushers.insert(follower.0, Pusher::new(follower, at));
+            self.pushers.insert(follower.0, Pusher::new(follower, at, ways));
         }
         if let Some(pusher) = self.pushers.get_mut(&follower.0) {
             pusher.want(place);
@@ -142,8 +143,11 @@ impl Pushes {
     pub(crate) fn handle<D: Disk>(&mut self, context: &mut Context<D>, node: NodeId, event: PushEvent) {
         let Some(pusher) = self.pushers.get_mut(&node) else { return };
         let failed = match event {
+            PushEvent::EndpointReady(made) => pusher.made(made).err().map(Some),
             PushEvent::Linked => {
-                pusher.linked();
+                if let Some(over) = pusher.linked() {
+                    tracing::info!(target: headrace_wire::targets::BROKER, node, ?over, "a follower is pushed to");
+                }
                 None
             }
             PushEvent::Exposed { key, bytes } => {
@@ -168,7 +172,7 @@ impl Pushes {
         self.attend(context, node);
     }
 
-    /// A follower is pushed to no more, for now or, without a reason, for good.
+    /// A follower is pushed to no more, for now or, without a reason, over no link of this kind.
     fn fail<D: Disk>(&mut self, context: &Context<D>, node: NodeId, why: Option<String>) {
         let Some(pusher) = self.pushers.get_mut(&node) else { return };
         match why {
@@ -176,7 +180,7 @@ impl Pushes {
                 tracing::debug!(target: headrace_wire::targets::BROKER, node, why, "a follower is not pushed to");
                 pusher.closed(context.now.mono_ms);
             }
-            None => pusher.give_up(),
+            None => pusher.give_up(context.now.mono_ms),
         }
         self.close(node);
     }
@@ -196,6 +200,7 @@ impl Pushes {
                 Wish::Connect(at) => {
                     self.connections.push_back(PeerAction::Connect { peer, host: at.host, port: at.port });
                 }
+                Wish::MakeEndpoint => self.links.push_back(PushAction::MakeEndpoint { node }),
                 Wish::Send(frame) => self.connections.push_back(PeerAction::Send { peer, frame }),
                 Wish::Close => {
                     self.links.push_back(PushAction::Close { node });

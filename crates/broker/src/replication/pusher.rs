@@ -16,6 +16,7 @@ use headrace_wire::messages::{DirectConnectRequest, DirectReleaseRequest, GrantR
 use headrace_wire::primitive::Encoded;
 
 use super::action::{PushAction, PushWrite};
+use crate::config::BrokerConfig;
 use crate::context::cluster::Endpoint;
 use crate::store::Place;
 
@@ -41,11 +42,34 @@ enum State {
     Connecting,
     /// Connected, and to ask for a link.
     Connected,
+    /// The driver makes this broker's end of one over RDMA; until this time.
+    Making(u64),
     /// The follower has said where, and the driver makes it; until this time.
     Linking(u64),
     Linked,
-    /// It cannot be: the follower is on another host, or wants none.
+    /// It cannot be: the follower wants none, or is on another host, and there is no RDMA.
     Never,
+}
+
+/// What a link goes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    Shm,
+    Verbs,
+}
+
+impl Over {
+    /// What is tried, in turn.
+    pub(super) fn ways(config: &BrokerConfig) -> &'static [Over] {
+        let has_verbs = config.headrace_direct_verbs;
+        match config.headrace_direct_replication.as_str() {
+            _ if !config.headrace_direct => &[],
+            "auto" if has_verbs => &[Over::Shm, Over::Verbs],
+            "auto" | "shm" => &[Over::Shm],
+            "verbs" if has_verbs => &[Over::Verbs],
+            _ => &[],
+        }
+    }
 }
 
 /// What a follower was asked.
@@ -112,6 +136,7 @@ pub(super) struct Granted {
 #[derive(Debug)]
 pub(super) enum Wish {
     Connect(Endpoint),
+    MakeEndpoint,
     Send(Encoded),
     Close,
 }
@@ -132,6 +157,10 @@ pub(super) struct Pusher {
     /// Under which registration it follows: with another it is another process.
     pub(super) follower: Registration,
     at: Endpoint,
+    /// What is tried, the first of them now.
+    ways: &'static [Over],
+    /// What this broker's end of a link over RDMA says of itself, once it is made.
+    hello: Option<Vec<u8>>,
     state: State,
     last_correlation_id: i32,
     in_flight: Option<InFlight>,
@@ -152,10 +181,12 @@ pub(super) struct Pusher {
 }
 
 impl Pusher {
-    pub(super) fn new(follower: Registration, at: Endpoint) -> Self {
+    pub(super) fn new(follower: Registration, at: Endpoint, ways: &'static [Over]) -> Self {
         Self {
             follower,
             at,
+            ways,
+            hello: None,
             state: State::Closed(0),
             last_correlation_id: 0,
             in_flight: None,
@@ -204,8 +235,12 @@ impl Pusher {
         self.reset(State::Closed(now_ms.saturating_add(RETRY_MS)));
     }
 
-    /// There will be no link to this follower.
-    pub(super) fn give_up(&mut self) {
+    /// There will be no link of this kind to this follower.
+    pub(super) fn give_up(&mut self, now_ms: u64) {
+        self.ways = self.ways.get(1..).unwrap_or_default();
+        if !self.ways.is_empty() {
+            return self.reset(State::Closed(now_ms));
+        }
         self.reset(State::Never);
         self.wanted.clear();
     }
@@ -215,14 +250,26 @@ impl Pusher {
             state,
             wanted: std::mem::take(&mut self.wanted),
             last_correlation_id: self.last_correlation_id,
-            ..Self::new(self.follower, self.at.clone())
+            ..Self::new(self.follower, self.at.clone(), self.ways)
         };
     }
 
-    pub(super) fn linked(&mut self) {
-        if matches!(self.state, State::Linking(_)) {
-            self.state = State::Linked;
+    /// This broker's end of a link over RDMA is made, or why it is not.
+    pub(super) fn made(&mut self, hello: Result<Vec<u8>, String>) -> Result<(), String> {
+        if matches!(self.state, State::Making(_)) {
+            self.hello = Some(hello?);
+            self.state = State::Connected;
         }
+        Ok(())
+    }
+
+    /// The link stands; what it goes over, if it was waited for.
+    pub(super) fn linked(&mut self) -> Option<Over> {
+        if !matches!(self.state, State::Linking(_)) {
+            return None;
+        }
+        self.state = State::Linked;
+        self.ways.first().copied()
     }
 
     /// The follower has given memory of so many bytes.
@@ -235,7 +282,7 @@ impl Pusher {
         let in_flight = self.in_flight.as_ref().map(|one| one.deadline);
         match self.state {
             State::Closed(at) => (!self.wanted.is_empty()).then_some(at),
-            State::Linking(until) => Some(until),
+            State::Making(until) | State::Linking(until) => Some(until),
             // To be asked at once, but for what was asked before.
             State::Linked if self.in_flight.is_none() && !self.released.is_empty() => Some(0),
             State::Linked => in_flight.into_iter().chain(self.owed_due).min(),
@@ -251,7 +298,7 @@ impl Pusher {
         look: impl Fn(Place) -> Option<i32>,
     ) -> Option<Wish> {
         let is_late = self.in_flight.as_ref().is_some_and(|one| one.deadline <= now_ms)
-            || matches!(self.state, State::Linking(until) if until <= now_ms);
+            || matches!(self.state, State::Making(until) | State::Linking(until) if until <= now_ms);
         if is_late {
             self.closed(now_ms);
             return Some(Wish::Close);
@@ -261,14 +308,26 @@ impl Pusher {
                 self.state = State::Connecting;
                 Some(Wish::Connect(self.at.clone()))
             }
-            State::Connected if self.in_flight.is_none() => {
-                let request =
-                    DirectConnectRequest { fabric: "shm".into(), ..DirectConnectRequest::default() };
-                self.send(&request, Asked::Link, now_ms)
-            }
+            State::Connected if self.in_flight.is_none() => self.ask_for_link(now_ms),
             State::Linked if self.in_flight.is_none() => self.ask(own, now_ms, look),
             _ => None,
         }
+    }
+
+    fn ask_for_link(&mut self, now_ms: u64) -> Option<Wish> {
+        let request = match (self.ways.first()?, self.hello.take()) {
+            (Over::Shm, _) => {
+                DirectConnectRequest { fabric: "shm".into(), ..DirectConnectRequest::default() }
+            }
+            (Over::Verbs, Some(hello)) => {
+                DirectConnectRequest { fabric: "verbs".into(), hello: hello.into() }
+            }
+            (Over::Verbs, None) => {
+                self.state = State::Making(now_ms.saturating_add(ANSWER_MS));
+                return Some(Wish::MakeEndpoint);
+            }
+        };
+        self.send(&request, Asked::Link, now_ms)
     }
 
     fn ask(&mut self, own: Registration, now_ms: u64, look: impl Fn(Place) -> Option<i32>) -> Option<Wish> {
@@ -332,10 +391,10 @@ impl Pusher {
                     error => return Err(Some(refused(error, answer.error_message))),
                 }
                 self.state = State::Linking(now_ms.saturating_add(ANSWER_MS));
-                let action = PushAction::Connect {
-                    node: self.follower.0,
-                    address: answer.address,
-                    token: answer.token.0,
+                let node = self.follower.0;
+                let action = match self.ways.first() {
+                    Some(Over::Verbs) => PushAction::Join { node, hello: answer.hello },
+                    _ => PushAction::Connect { node, address: answer.address, token: answer.token.0 },
                 };
                 Ok((Vec::new(), Some(action)))
             }

@@ -39,6 +39,7 @@ struct Counts {
     truncated: u64,
     pushed: u64,
     read_in_memory: u64,
+    over_verbs: u64,
 }
 
 struct Chaos {
@@ -69,8 +70,9 @@ impl Chaos {
         let ids: Vec<i32> = (1..=brokers).collect();
         // Leaders hand over to first replicas while records are written.
         let interval = ("leader.imbalance.check.interval.seconds", ["2", "300"][chance.below(2) as usize]);
-        let mut trio = Trio::new(&ids, &[("replica.lag.time.max.ms", "2000"), interval]);
-        // All push, or one is on a host of its own and fetches, or nobody pushes.
+        let verbs = ("headrace.direct.verbs", ["false", "true"][chance.below(2) as usize]);
+        let mut trio = Trio::new(&ids, &[("replica.lag.time.max.ms", "2000"), interval, verbs]);
+        // All push, or one is on a host of its own, or each: those are pushed to over RDMA, or fetch.
         match chance.below(4) {
             0 => trio.apart = ids.iter().copied().collect(),
             1 => trio.apart = [ids[chance.below(ids.len() as u64) as usize]].into(),
@@ -321,6 +323,7 @@ impl Chaos {
         let lies = self.trio.closed_links.iter().find(|why| why.contains("it tells of"));
         assert_eq!(lies, None, "no broker says what cannot be");
         self.counts.pushed = self.trio.writes;
+        self.counts.over_verbs = self.trio.over_verbs;
         let rows: BTreeMap<i64, String> = self.trio.rows(leader, "t", 0).into_iter().collect();
         for (offset, value) in self.acknowledged.iter().chain(&self.seen) {
             assert_eq!(rows.get(offset), Some(value), "offset {offset}; {troubles:?}");
@@ -363,6 +366,7 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
         sum.truncated += counts.truncated;
         sum.pushed += counts.pushed;
         sum.read_in_memory += counts.read_in_memory;
+        sum.over_verbs += counts.over_verbs;
     }
     println!("{sum:?}");
     let runs = seeds.end - seeds.start;
@@ -377,6 +381,7 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
             sum.truncated,
             sum.pushed,
             sum.read_in_memory,
+            sum.over_verbs,
         ] {
             assert!(count >= runs / 5, "too little has happened: {sum:?}");
         }

@@ -85,8 +85,34 @@ fn who_is_on_another_host_fetches_in_the_same_in_sync_set() {
 }
 
 #[test]
+fn who_is_on_another_host_is_pushed_to_over_rdma_where_both_have_it() {
+    for way in ["auto", "verbs", "shm"] {
+        let pairs = [("headrace.direct.verbs", "true"), ("headrace.direct.replication", way)];
+        let (mut trio, leader) = three(&pairs);
+        let [near, far] = followers(leader);
+        trio.apart.insert(far);
+        trio.kill(far);
+        trio.pass(5000);
+        trio.start(far);
+        trio.pass(8000);
+        let expected = match way {
+            "auto" => (vec![(leader, near), (leader, far)], 1),
+            // Both of them, and one once more.
+            "verbs" => (vec![(leader, near), (leader, far)], 3),
+            _ => (vec![(leader, near)], 0),
+        };
+        assert_eq!((trio.links(), trio.over_verbs), expected, "{way}");
+        let before = trio.pushed;
+        trio.append("t", &["a"]);
+        assert_alike(&trio, leader);
+        let bytes = trio.bytes(leader, "t", 0).len() as u64;
+        assert_eq!(trio.pushed - before, bytes * expected.0.len() as u64, "{way}");
+    }
+}
+
+#[test]
 fn where_it_is_switched_off_all_is_fetched() {
-    let (mut trio, leader) = three(&[("headrace.direct.replication", "false")]);
+    let (mut trio, leader) = three(&[("headrace.direct.replication", "tcp")]);
     trio.append("t", &["a"]);
     assert_alike(&trio, leader);
     assert_eq!((trio.pushed, trio.links()), (0, vec![]));

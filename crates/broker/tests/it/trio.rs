@@ -133,6 +133,8 @@ pub(crate) struct Trio {
     /// Bytes of records that were pushed, and the writes that had some.
     pub(crate) pushed: u64,
     pub(crate) writes: u64,
+    /// Links over RDMA that were made.
+    pub(crate) over_verbs: u64,
     /// Memory that producers were given, and what they were answered; how often memory was taken back.
     landings: Vec<(LinkId, Region)>,
     pub(crate) landed: Vec<WriteAck>,
@@ -173,6 +175,7 @@ impl Trio {
             apart: BTreeSet::new(),
             pushed: 0,
             writes: 0,
+            over_verbs: 0,
             closed_links: Vec::new(),
             landings: Vec::new(),
             landed: Vec::new(),
@@ -232,6 +235,9 @@ impl Trio {
         broker.set_link_address(format!("links-{id}"));
         broker.join(self.now);
         self.nodes.insert(id, Node { broker, disk, client, peers: BTreeMap::new(), events: Vec::new() });
+        if self.pairs.iter().any(|(name, value)| name == "headrace.direct.verbs" && value == "true") {
+            self.offer(id);
+        }
         self.settle();
     }
 
@@ -394,10 +400,12 @@ impl Trio {
             moved = true;
             out.push((response.conn, flatten(&response)));
         }
-        if let Some((conn, why)) = node.broker.poll_close() {
-            panic!("broker {id} closes {conn:?}: {why}");
-        }
+        let closed: Vec<_> = std::iter::from_fn(|| node.broker.poll_close()).collect();
         let actions: Vec<_> = std::iter::from_fn(|| node.broker.poll_peer_action()).collect();
+        for (conn, why) in closed {
+            assert!(why.contains("its link over RDMA has ended"), "broker {id} closes {conn:?}: {why}");
+            self.close_peer(conn);
+        }
         for (conn, bytes) in out {
             let asked = self.nodes.iter().find(|(_, node)| node.peer_of(conn).is_some());
             match asked.map(|(other, _)| *other) {
@@ -417,6 +425,16 @@ impl Trio {
         moved |= self.carry_pushes(id);
         moved |= self.carry_links(id);
         moved
+    }
+
+    /// A connection of one broker to another was closed by that one.
+    fn close_peer(&mut self, conn: ConnId) {
+        for node in self.nodes.values_mut() {
+            if let Some(peer) = node.peer_of(conn) {
+                node.peers.remove(&peer);
+                node.broker.peer_closed(self.now, peer);
+            }
+        }
     }
 
     fn act(&mut self, id: i32, action: PeerAction) {

@@ -119,6 +119,7 @@ impl Links {
             let want = Want { device: Some(name.clone()).filter(|name| !name.is_empty()), ..Want::default() };
             let device = Device::open(&want)
                 .map_err(|error| io::Error::other(format!("headrace.direct.verbs is true: {error}")))?;
+            links.pushes.device = Some(device.clone());
             links.device = Some(device);
             links.offer(broker);
         }

@@ -1,8 +1,7 @@
 //! Links to followers, over which a leader pushes: of each the client's end.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
@@ -11,9 +10,10 @@ use std::time::Duration;
 use headrace_broker::{Broker, PushAction, PushEvent};
 use headrace_client::io::{DirectWrite, LinkEvent, LinkRequest};
 use headrace_fabric::shm::{self, Link, LinkError};
-use headrace_fabric::verbs::VerbsEndpoint;
+use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint};
+use headrace_fabric::{SystemMemory, Waitable};
 use headrace_link::LinkFault;
-use headrace_link::client::{AbsentListeners, ClientEnd};
+use headrace_link::client::{AbsentListeners, Chunks, ClientEnd};
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
@@ -34,11 +34,23 @@ struct End {
     end: ClientEnd<Link, VerbsEndpoint>,
 }
 
+/// What a link goes over.
+enum Over {
+    Mapped(Link),
+    Verbs(VerbsEndpoint),
+}
+
+/// Why there is none.
+enum Failed {
+    Mapped(LinkError),
+    Verbs(String),
+}
+
 /// What a thread has made, or could not.
 struct Made {
     node: NodeId,
     number: usize,
-    link: Result<Link, LinkError>,
+    link: Result<Over, Failed>,
 }
 
 /// All links to followers.
@@ -46,6 +58,10 @@ pub(super) struct Pushes {
     ends: BTreeMap<NodeId, End>,
     /// Those that threads are making, by the number that each is to have.
     making: BTreeMap<NodeId, usize>,
+    /// This broker's ends of links over RDMA, while followers are asked for theirs.
+    begun: BTreeMap<NodeId, Box<Joining>>,
+    /// `None` where RDMA is not used.
+    pub(super) device: Option<Arc<Device>>,
     last_number: usize,
     made_to: Sender<Made>,
     made: Receiver<Made>,
@@ -62,6 +78,8 @@ impl Pushes {
         Self {
             ends: BTreeMap::new(),
             making: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            device: None,
             last_number: 0,
             made_to,
             made,
@@ -82,6 +100,17 @@ impl Pushes {
         while let Some(action) = broker.poll_push() {
             match action {
                 PushAction::Connect { node, address, token } => self.make(node, address, token),
+                PushAction::MakeEndpoint { node } => {
+                    let made = self.make_endpoint(node);
+                    broker.handle_push(self.clock.now(), node, PushEvent::EndpointReady(made));
+                }
+                PushAction::Join { node, hello } => {
+                    let Some(joining) = self.begun.remove(&node) else { continue };
+                    self.spawn(node, move || {
+                        let joined = joining.join(&hello).map_err(|error| Failed::Verbs(error.to_string()));
+                        joined.map(Over::Verbs)
+                    });
+                }
                 PushAction::Write { node, write } => {
                     let Some(End { end, .. }) = self.ends.get_mut(&node) else { continue };
                     let write = DirectWrite { key: write.key, pieces: write.pieces, notify: write.notify };
@@ -95,21 +124,40 @@ impl Pushes {
         }
     }
 
-    /// Makes a link, on a thread of its own: the follower may be making one to this broker, and each would wait for the other.
+    fn make_endpoint(&mut self, node: NodeId) -> Result<Vec<u8>, String> {
+        self.close(node);
+        let device = self.device.as_ref().ok_or("headrace.direct.verbs is false")?;
+        let mut random = [0; 4];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| error.to_string())?;
+        let joining = Joining::new(device, Options::default(), u32::from_le_bytes(random))
+            .map_err(|error| error.to_string())?;
+        let hello = joining.hello().to_vec();
+        self.begun.insert(node, Box::new(joining));
+        Ok(hello)
+    }
+
     fn make(&mut self, node: NodeId, address: String, token: [u8; 16]) {
         self.close(node);
+        self.spawn(node, move || {
+            shm::connect(&address, token, LINK_TIMEOUT).map(Over::Mapped).map_err(Failed::Mapped)
+        });
+    }
+
+    /// Makes a link, on a thread of its own: the follower may be making one to this broker, and each would wait for the other.
+    fn spawn(&mut self, node: NodeId, make: impl FnOnce() -> Result<Over, Failed> + Send + 'static) {
         self.last_number = (self.last_number + 1) % NUMBERS;
         let number = self.last_number;
         self.making.insert(node, number);
         let (to, waker) = (self.made_to.clone(), self.waker.clone());
         let started = Builder::new().name("headrace-link".to_owned()).spawn(move || {
-            let link = shm::connect(&address, token, LINK_TIMEOUT);
+            let link = make();
             // A broker that has ended meanwhile wants to know nothing any more.
             let _ = to.send(Made { node, number, link });
             let _ = waker.wake();
         });
         if let Err(source) = started {
-            let link = Err(LinkError::System { action: "start a thread", source });
+            let link = Err(Failed::Mapped(LinkError::System { action: "start a thread", source }));
             let _ = self.made_to.send(Made { node, number, link });
             let _ = self.waker.wake();
         }
@@ -124,19 +172,16 @@ impl Pushes {
                 continue;
             }
             self.making.remove(&node);
-            let again = matches!(&link, Err(LinkError::Absent { name }) if self.absent.is_again(name));
-            let watched = link.map_err(LinkFault::from).and_then(|link| {
-                let watched = self.watch(number, &link);
-                let system = |source| LinkError::System { action: "wait for a link", source };
-                watched.map(|()| link).map_err(|error| LinkFault::from(system(error)))
-            });
-            let event = match watched {
-                Ok(link) => {
-                    self.ends.insert(node, End { number, end: ClientEnd::mapped(link) });
+            let event = match link.and_then(|link| self.watched(number, link)) {
+                Ok(end) => {
+                    self.ends.insert(node, End { number, end });
                     PushEvent::Linked
                 }
+                Err(Failed::Verbs(why)) => PushEvent::Closed { why, lasting: false },
                 // Nobody listens twice, or somebody else's process: the follower is on another host, or another user's.
-                Err(fault) => {
+                Err(Failed::Mapped(error)) => {
+                    let again = matches!(&error, LinkError::Absent { name } if self.absent.is_again(name));
+                    let fault = LinkFault::from(error);
                     PushEvent::Closed { why: fault.to_string(), lasting: again || fault.is_lasting() }
                 }
             };
@@ -146,12 +191,24 @@ impl Pushes {
         }
     }
 
-    fn watch(&self, number: usize, link: &Link) -> io::Result<()> {
-        for (bell, fd) in [(0, link.socket()), (1, link.bell())] {
-            let token = Token(self.first_token + 2 * number + bell);
-            self.registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+    fn watched(&self, number: usize, link: Over) -> Result<ClientEnd<Link, VerbsEndpoint>, Failed> {
+        let token = |bell: usize| Token(self.first_token + 2 * number + bell);
+        let watch =
+            |fd: RawFd, bell| self.registry.register(&mut SourceFd(&fd), token(bell), Interest::READABLE);
+        match link {
+            Over::Mapped(link) => {
+                let (socket, bell) = (link.socket().as_raw_fd(), link.bell().as_raw_fd());
+                let watched = watch(socket, 0).and_then(|()| watch(bell, 1));
+                let system = |source| Failed::Mapped(LinkError::System { action: "wait for a link", source });
+                watched.map_err(system)?;
+                Ok(ClientEnd::mapped(link))
+            }
+            Over::Verbs(end) => {
+                let watched = watch(end.wakers().0.as_raw_fd(), 1);
+                watched.map_err(|error| Failed::Verbs(error.to_string()))?;
+                Ok(ClientEnd::remote(end, Box::new(SystemMemory), Chunks::default()))
+            }
         }
-        Ok(())
     }
 
     /// A follower's socket or bell says something; `token` counts from the first one.
@@ -204,6 +261,7 @@ impl Pushes {
 
     fn close(&mut self, node: NodeId) {
         self.making.remove(&node);
+        self.begun.remove(&node);
         self.ends.remove(&node);
     }
 

@@ -45,6 +45,13 @@ impl Trio {
         self.settle();
     }
 
+    /// A broker has an end ready for the next one who comes over RDMA, which says its number.
+    pub(super) fn offer(&mut self, id: i32) {
+        self.last_link += 1;
+        let offer = (LinkId(self.last_link), self.last_link.to_be_bytes().to_vec());
+        self.nodes.get_mut(&id).unwrap().broker.offer_link(Ok(offer));
+    }
+
     /// Who pushes to whom.
     pub(crate) fn links(&self) -> Vec<(i32, i32)> {
         self.links.keys().copied().collect()
@@ -98,6 +105,25 @@ impl Trio {
                     };
                     self.nodes.get_mut(&id).unwrap().broker.handle_push(self.now, to, event);
                 }
+                PushAction::MakeEndpoint { node: to } => {
+                    let event = PushEvent::EndpointReady(Ok(b"a leader's end".to_vec()));
+                    self.nodes.get_mut(&id).unwrap().broker.handle_push(self.now, to, event);
+                }
+                PushAction::Join { node: to, hello } => {
+                    let link = LinkId(u64::from_be_bytes(hello[..].try_into().unwrap()));
+                    let stands = !self.is_cut(id, to) && self.nodes.contains_key(&to);
+                    let event = if stands {
+                        self.links.insert(
+                            (id, to),
+                            PushLink { link, memory: BTreeMap::new(), written: 0, last: [0; 4] },
+                        );
+                        self.over_verbs += 1;
+                        PushEvent::Linked
+                    } else {
+                        PushEvent::Closed { why: "it is not there".into(), lasting: false }
+                    };
+                    self.nodes.get_mut(&id).unwrap().broker.handle_push(self.now, to, event);
+                }
                 PushAction::Write { node: to, write } => self.write(id, to, &write),
                 PushAction::Close { node: to } => {
                     if let Some(ended) = self.links.remove(&(id, to))
@@ -143,6 +169,11 @@ impl Trio {
                     continue;
                 }
                 match action {
+                    LinkAction::Join { link, .. } => {
+                        let node = self.nodes.get_mut(&id).unwrap();
+                        node.broker.handle_joined(self.now, link, Ok(true));
+                        self.offer(id);
+                    }
                     LinkAction::ExposeToWrite { memory, .. } => {
                         self.landings.push((link, Region::whole(memory)));
                     }
