@@ -374,9 +374,10 @@ pub(crate) fn alter_configs<D: Disk>(
             response,
             asked,
             None,
-            |response, slot, error| {
+            |response, slot, failure| {
                 if let Some(answer) = response.responses.get_mut(slot.0) {
-                    (answer.error_code, answer.error_message) = (error.code(), Some(NOT_DONE.to_owned()));
+                    (answer.error_code, answer.error_message) =
+                        (failure.error.code(), Some(NOT_DONE.to_owned()));
                 }
             },
         )
@@ -425,9 +426,10 @@ pub(crate) fn incremental_alter_configs<D: Disk>(
             response,
             asked,
             none,
-            |response, slot, error| {
+            |response, slot, failure| {
                 if let Some(answer) = response.responses.get_mut(slot.0) {
-                    (answer.error_code, answer.error_message) = (error.code(), Some(NOT_DONE.to_owned()));
+                    (answer.error_code, answer.error_message) =
+                        (failure.error.code(), Some(NOT_DONE.to_owned()));
                 }
             },
         )

@@ -17,7 +17,7 @@ use crate::auth::{Operation, Resource};
 use crate::context::call::{Call, Outcome};
 use crate::context::cluster::Endpoint;
 use crate::context::task::{Task, Turn};
-use crate::context::waiting::{Awaited, Until};
+use crate::context::waiting::{Awaited, Failure, Until};
 use crate::context::{AppendedTo, Context, Source};
 use crate::store::TopicKey;
 
@@ -61,7 +61,8 @@ fn deadline_of(now: Now, timeout_ms: i32) -> u64 {
 }
 
 /// What this answer waited for has come to this.
-fn fail(response: &mut ProduceResponse, (topic, partition): (usize, usize), error: ErrorCode) {
+fn fail(response: &mut ProduceResponse, (topic, partition): (usize, usize), failure: &Failure) {
+    let error = failure.error;
     let topic = response.responses.get_mut(topic);
     if let Some(answer) = topic.and_then(|t| t.partition_responses.get_mut(partition)) {
         let why = match error {
@@ -77,12 +78,26 @@ fn fail(response: &mut ProduceResponse, (topic, partition): (usize, usize), erro
     }
 }
 
+/// The same, with who leads instead.
+fn fail_naming_leader(response: &mut ProduceResponse, (topic, partition): (usize, usize), failure: &Failure) {
+    fail(response, (topic, partition), failure);
+    let answer = response.responses.get_mut(topic).and_then(|t| t.partition_responses.get_mut(partition));
+    if let Some((answer, (leader_id, leader_epoch, at))) = answer.zip(failure.leader.clone()) {
+        answer.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
+        add_endpoint(response, leader_id, at);
+    }
+}
+
+fn add_endpoint(response: &mut ProduceResponse, node_id: i32, Endpoint { host, port, rack }: Endpoint) {
+    if !response.node_endpoints.iter().any(|one| one.node_id == node_id) {
+        response.node_endpoints.push(NodeEndpoint { node_id, host, port: i32::from(port), rack });
+    }
+}
+
 /// Says where a broker is reached that leads a partition.
 fn name_leader<D: Disk>(context: &Context<D>, response: &mut ProduceResponse, node_id: i32) {
-    if !response.node_endpoints.iter().any(|one| one.node_id == node_id)
-        && let Some(Endpoint { host, port, rack }) = context.endpoint(node_id)
-    {
-        response.node_endpoints.push(NodeEndpoint { node_id, host, port: i32::from(port), rack });
+    if let Some(at) = context.endpoint(node_id) {
+        add_endpoint(response, node_id, at);
     }
 }
 
@@ -168,6 +183,13 @@ impl Produce {
                 self.open(context, call, topic);
                 continue;
             };
+            let next = topic.partitions.as_slice().first();
+            if next.is_some_and(|data| context.is_handing_over(&topic.key, data.index))
+                && context.now.mono_ms < self.deadline
+            {
+                // Who leads next is known in some milliseconds, and the answer can say so.
+                return Turn::Later;
+            }
             let Some(data) = topic.partitions.next() else {
                 self.current = None;
                 continue;
@@ -230,8 +252,9 @@ impl Produce {
 
 impl<D: Disk> Task<D> for Produce {
     fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
-        if self.advance(context, call) == Turn::More {
-            return Turn::More;
+        match self.advance(context, call) {
+            Turn::Done => {}
+            turn => return turn,
         }
         let response = std::mem::take(&mut self.response);
         let outcome = if self.acks == 0 {
@@ -240,6 +263,7 @@ impl<D: Disk> Task<D> for Produce {
             let targets = std::mem::take(&mut self.targets);
             let deadline =
                 targets.iter().any(|target| target.until == Until::Committed).then_some(self.deadline);
+            let fail = if call.version >= LEADER_FROM { fail_naming_leader } else { fail };
             context.reply_when_reached::<ProduceRequest>(call, response, targets, deadline, fail)
         };
         context.conclude::<ProduceRequest>(call, outcome);

@@ -153,6 +153,13 @@ impl<D: Disk> Context<D> {
         }
     }
 
+    /// Whether this broker has led a partition, and another one is about to.
+    pub(crate) fn is_handing_over(&self, topic: &TopicKey, index: i32) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        let Some(topic) = self.store.find(topic) else { return false };
+        cluster.member.is_handing_over((topic.id, index))
+    }
+
     /// The leader of a partition and its epoch, where somebody leads it.
     pub(crate) fn leader_of(&self, topic: &TopicKey, index: i32) -> Option<(NodeId, i32)> {
         let state = self.state_of((self.store.find(topic)?.id, index));

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use headrace_cluster::CommandId;
+use headrace_cluster::model::NodeId;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::Request;
 use headrace_wire::uuid::Uuid;
 
 use super::call::Call;
+use super::cluster::Endpoint;
 use super::connections::Connections;
 use crate::store::Place;
 
@@ -39,8 +41,22 @@ impl Awaited {
     }
 }
 
+/// What came instead of what was waited for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: ErrorCode,
+    /// Who leads the partition now, in which epoch, and where that one is reached.
+    pub(crate) leader: Option<(NodeId, i32, Endpoint)>,
+}
+
+impl From<ErrorCode> for Failure {
+    fn from(error: ErrorCode) -> Self {
+        Self { error, leader: None }
+    }
+}
+
 /// Says in a response what has become of the answer in this slot, where it is not what was waited for.
-pub(crate) type Fail<R> = fn(&mut <R as Request>::Response, (usize, usize), ErrorCode);
+pub(crate) type Fail<R> = fn(&mut <R as Request>::Response, (usize, usize), &Failure);
 
 /// A response that is sent later.
 struct Later<R: Request> {
@@ -49,7 +65,7 @@ struct Later<R: Request> {
 }
 
 trait Answer<F>: Send {
-    fn fail(&mut self, slot: (usize, usize), error: ErrorCode);
+    fn fail(&mut self, slot: (usize, usize), failure: &Failure);
     fn send(&self, connections: &mut Connections<F>, call: &Call);
 }
 
@@ -57,8 +73,8 @@ impl<R: Request, F> Answer<F> for Later<R>
 where
     R::Response: Send,
 {
-    fn fail(&mut self, slot: (usize, usize), error: ErrorCode) {
-        (self.fail)(&mut self.response, slot, error);
+    fn fail(&mut self, slot: (usize, usize), failure: &Failure) {
+        (self.fail)(&mut self.response, slot, failure);
     }
 
     fn send(&self, connections: &mut Connections<F>, call: &Call) {
@@ -117,9 +133,19 @@ impl<F> Unacknowledged<F> {
     pub(crate) fn reach(
         &mut self,
         connections: &mut Connections<F>,
-        (place, until): (Place, Until),
+        of: (Place, Until),
         end: i64,
         error: ErrorCode,
+    ) {
+        self.settle_before(connections, of, end, &error.into());
+    }
+
+    fn settle_before(
+        &mut self,
+        connections: &mut Connections<F>,
+        (place, until): (Place, Until),
+        end: i64,
+        failure: &Failure,
     ) {
         while let Some(keys) = self.by_place.get_mut(&(place, until))
             && let Some(first) = keys.first().copied()
@@ -129,21 +155,26 @@ impl<F> Unacknowledged<F> {
             if keys.is_empty() {
                 self.by_place.remove(&(place, until));
             }
-            self.settle(connections, (place, until, first), error);
+            self.settle(connections, (place, until, first), failure);
         }
     }
 
     /// Whatever waits for a partition waits in vain.
-    pub(crate) fn fail(&mut self, connections: &mut Connections<F>, of: (Place, Until), error: ErrorCode) {
-        self.reach(connections, of, i64::MAX, error);
+    pub(crate) fn fail(
+        &mut self,
+        connections: &mut Connections<F>,
+        of: (Place, Until),
+        failure: impl Into<Failure>,
+    ) {
+        self.settle_before(connections, of, i64::MAX, &failure.into());
     }
 
-    fn settle(&mut self, connections: &mut Connections<F>, target: (Place, Until, Key), error: ErrorCode) {
+    fn settle(&mut self, connections: &mut Connections<F>, target: (Place, Until, Key), failure: &Failure) {
         let (_, token, slot) = target.2;
         let Some(waiting) = self.waiting.get_mut(&token) else { return };
         waiting.left.remove(&target);
-        if error != ErrorCode::NONE {
-            waiting.answer.fail(slot, error);
+        if failure.error != ErrorCode::NONE {
+            waiting.answer.fail(slot, failure);
         }
         if waiting.left.is_empty()
             && let Some(Waiting { call, answer, deadline, .. }) = self.waiting.remove(&token)
@@ -187,7 +218,7 @@ impl<F> Unacknowledged<F> {
             self.deadlines.pop_first();
             let Some(mut waiting) = self.take(token) else { continue };
             for (.., (_, _, slot)) in std::mem::take(&mut waiting.left) {
-                waiting.answer.fail(slot, ErrorCode::REQUEST_TIMED_OUT);
+                waiting.answer.fail(slot, &ErrorCode::REQUEST_TIMED_OUT.into());
             }
             waiting.answer.send(connections, &waiting.call);
         }

@@ -456,3 +456,27 @@ fn groups_move_with_the_leader_of_their_partition() {
     trio.pass(3500);
     assert_eq!(trio.joined(first, waits), ErrorCode::NOT_COORDINATOR);
 }
+
+#[test]
+fn a_producer_is_told_who_leads_next_once_that_is_known() {
+    for is_late in [false, true] {
+        let (mut trio, leader) = three(&[]);
+        // The batch waits for the others, or it comes while nobody knows yet who leads next.
+        trio.cut = trio.ids().into_iter().filter(|id| *id != leader).collect();
+        let before = (!is_late).then(|| trio.send_batch(leader, "t", "a"));
+        if is_late {
+            trio.lost.insert(leader);
+        }
+        trio.leave(leader);
+        let batch = before.unwrap_or_else(|| trio.send_batch(leader, "t", "a"));
+        if is_late {
+            trio.pass(50);
+            assert_eq!(trio.next_leader(leader, batch), None);
+            trio.lost.clear();
+            trio.pass(5000);
+        }
+        let next = trio.leader_at(leader % 3 + 1, "t");
+        assert_ne!(next, leader);
+        assert_eq!(trio.next_leader(leader, batch), Some((next, format!("broker-{next}"))));
+    }
+}

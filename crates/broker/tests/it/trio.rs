@@ -260,10 +260,15 @@ impl Trio {
         self.boot_ids.insert(id, self.boots);
     }
 
-    /// A broker is stopped: it hands over what it leads.
-    pub(crate) fn stop(&mut self, id: i32) {
+    /// A broker hands over what it leads, to be stopped.
+    pub(crate) fn leave(&mut self, id: i32) {
         self.nodes.get_mut(&id).unwrap().broker.leave(self.now);
         self.settle();
+    }
+
+    /// A broker is stopped: it hands over what it leads.
+    pub(crate) fn stop(&mut self, id: i32) {
+        self.leave(id);
         assert!(self.events(id).contains(&ClusterEvent::Left));
         self.nodes.get_mut(&id).unwrap().broker.close(self.now).unwrap();
         self.kill(id);
@@ -690,12 +695,23 @@ impl Trio {
 
     /// Whom a broker names that is asked to append and does not lead.
     pub(crate) fn leader_said(&mut self, to: i32, topic: &str) -> (i32, String) {
-        let answer = self.call(to, 10, &produce_request(-1, topic, 0, batch(WALL, &["x"])));
+        let correlation = self.send_batch(to, topic, "x");
+        self.next_leader(to, correlation).unwrap()
+    }
+
+    /// A batch with acks all, in a version whose errors name the leader.
+    pub(crate) fn send_batch(&mut self, to: i32, topic: &str, value: &str) -> i32 {
+        self.send(to, 10, &produce_request(-1, topic, 0, batch(WALL, &[value])))
+    }
+
+    /// Whom the answer to such a batch names, which was not appended or is not committed; nothing while there is none.
+    pub(crate) fn next_leader(&mut self, to: i32, correlation: i32) -> Option<(i32, String)> {
+        let answer: ProduceResponse = self.answer::<ProduceRequest>(to, 10, correlation)?;
         let partition = &answer.responses[0].partition_responses[0];
         assert_eq!(ErrorCode::new(partition.error_code), ErrorCode::NOT_LEADER_OR_FOLLOWER);
         let leader = partition.current_leader.leader_id;
         let at = answer.node_endpoints.iter().find(|one| one.node_id == leader).unwrap();
-        (leader, at.host.clone())
+        Some((leader, at.host.clone()))
     }
 
     // ---- groups

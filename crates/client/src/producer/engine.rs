@@ -296,7 +296,7 @@ impl ProducerEngine {
                     self.core.refresh(now);
                 }
                 for entry in &entries {
-                    self.on_error(now, accumulator, entry, error.clone());
+                    self.on_error(now, accumulator, entry, error.clone(), false);
                 }
                 return;
             }
@@ -319,12 +319,8 @@ impl ProducerEngine {
                     "left partition {} of topic '{name}' out of a Produce response",
                     entry.key.number()
                 );
-                self.on_error(
-                    now,
-                    accumulator,
-                    entry,
-                    Error::BadAnswer { peer: format!("node {node}"), why },
-                );
+                let error = Error::BadAnswer { peer: format!("node {node}"), why };
+                self.on_error(now, accumulator, entry, error, false);
                 continue;
             };
             let code = ErrorCode::from(answer.error_code);
@@ -336,7 +332,10 @@ impl ProducerEngine {
             if leader.leader_id >= 0 {
                 self.core.update_leader(&name, answer.index, leader.leader_id, leader.leader_epoch);
             }
-            self.on_error(now, accumulator, entry, refusal(&name, answer));
+            // Where somebody else is known to lead, nothing is to be waited for (KIP-951).
+            let knows_better = code == ErrorCode::NOT_LEADER_OR_FOLLOWER
+                && self.core.cluster().leader(&name, answer.index).is_some_and(|(leader, _)| leader != node);
+            self.on_error(now, accumulator, entry, refusal(&name, answer), knows_better);
         }
     }
 
@@ -363,11 +362,18 @@ impl ProducerEngine {
     }
 
     /// Notes a batch that the broker found too large; others learn of the error as it is.
-    fn on_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
+    fn on_error(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        entry: &Entry,
+        error: Error,
+        at_once: bool,
+    ) {
         if error.code() == Some(ErrorCode::MESSAGE_TOO_LARGE) {
             self.too_large.push((*entry, error));
         } else {
-            self.on_final_error(now, accumulator, entry, error);
+            self.on_final_error(now, accumulator, entry, error, at_once);
         }
     }
 
@@ -406,14 +412,21 @@ impl ProducerEngine {
                     );
                     self.batches.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
                 }
-                None => self.on_final_error(now, &mut accumulator, &entry, error),
+                None => self.on_final_error(now, &mut accumulator, &entry, error, false),
             }
         }
         accumulator
     }
 
-    /// An error of a batch that is not split for it.
-    fn on_final_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
+    /// An error of a batch that is not split for it; `at_once` says that another try needs no wait.
+    fn on_final_error(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        entry: &Entry,
+        error: Error,
+        at_once: bool,
+    ) {
         let Some(sending) = self.batches.partitions.get_mut(&entry.key) else { return };
         let Some(attempts) = sending.get(entry.id).map(|out| out.attempts) else { return };
         let code = error.code();
@@ -421,7 +434,7 @@ impl ProducerEngine {
             self.core.refresh(now);
         }
         let again = attempts <= self.settings.retries;
-        let wait = self.settings.backoff.wait_ms(attempts, self.core.jitter());
+        let wait = if at_once { 0 } else { self.settings.backoff.wait_ms(attempts, self.core.jitter()) };
         let at = now.mono_ms.saturating_add(wait);
         let early = says_early(&error);
         let unclear = sending.perhaps_there_as_a_part(entry.id);

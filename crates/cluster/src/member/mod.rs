@@ -238,6 +238,12 @@ impl Member {
         (leads && !self.handing.contains_key(&place)).then_some(partition.epoch)
     }
 
+    /// Whether it leads a partition no longer because it has asked for another leader, and does not know who that is.
+    #[must_use]
+    pub fn is_handing_over(&self, place: Place) -> bool {
+        self.handing.contains_key(&place)
+    }
+
     fn own_registration(&self) -> Registration {
         Registration(self.config.node, self.epoch)
     }

@@ -433,7 +433,7 @@ impl ProducerEngine {
             self.on_ack(&mut accumulator, &entry, ack.base_offset, ack.log_append_time);
         } else {
             let error = Error::partition(code, accumulator.topic_name(key).as_ref(), key.number(), "");
-            self.on_error(now, &mut accumulator, &entry, error);
+            self.on_error(now, &mut accumulator, &entry, error, false);
             if let Some(sending) = self.batches.partitions.get_mut(&key) {
                 sending.put_off(entry.id, now.mono_ms.saturating_add(REFUSED_WRITE_MS));
             }
@@ -555,7 +555,7 @@ impl ProducerEngine {
         let peer = format!("shared memory of node {}", writer.node);
         for entry in writer.abandon() {
             let error = Error::Disconnected { peer: peer.clone(), why: why.to_owned() };
-            self.on_error(now, accumulator, &entry, error);
+            self.on_error(now, accumulator, &entry, error, false);
         }
     }
 }
