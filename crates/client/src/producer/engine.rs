@@ -42,6 +42,19 @@ use crate::time::Retry;
 const MAYBE_ARRIVED: &str = "these records may or may not have arrived";
 /// Most rounds of sending in one turn: those that cannot go out may be tried again at once.
 const SENDS_MAX: usize = 100;
+/// A leader that does not know yet that it leads is asked again after this, and each time after so much more.
+const SOON_MS: u64 = 10;
+
+/// When a batch is tried again that was not taken.
+#[derive(Debug, Clone, Copy)]
+enum Again {
+    /// There is another way for it.
+    AtOnce,
+    /// Before long there will be.
+    Soon,
+    /// After `retry.backoff.ms`.
+    Later,
+}
 
 /// Sends the batches of an [`Accumulator`]. See the module's documentation for order and ends.
 pub struct ProducerEngine {
@@ -296,7 +309,7 @@ impl ProducerEngine {
                     self.core.refresh(now);
                 }
                 for entry in &entries {
-                    self.on_error(now, accumulator, entry, error.clone(), false);
+                    self.on_error(now, accumulator, entry, error.clone(), Again::Later);
                 }
                 return;
             }
@@ -320,7 +333,7 @@ impl ProducerEngine {
                     entry.key.number()
                 );
                 let error = Error::BadAnswer { peer: format!("node {node}"), why };
-                self.on_error(now, accumulator, entry, error, false);
+                self.on_error(now, accumulator, entry, error, Again::Later);
                 continue;
             };
             let code = ErrorCode::from(answer.error_code);
@@ -332,10 +345,15 @@ impl ProducerEngine {
             if leader.leader_id >= 0 {
                 self.core.update_leader(&name, answer.index, leader.leader_id, leader.leader_epoch);
             }
-            // Where somebody else is known to lead, nothing is to be waited for (KIP-951).
-            let knows_better = code == ErrorCode::NOT_LEADER_OR_FOLLOWER
-                && self.core.cluster().leader(&name, answer.index).is_some_and(|(leader, _)| leader != node);
-            self.on_error(now, accumulator, entry, refusal(&name, answer), knows_better);
+            let known = self.core.cluster().leader(&name, answer.index).map(|(leader, _)| leader);
+            let again = match known {
+                // It does not know yet what others have said.
+                Some(leader) if code == ErrorCode::NOT_LEADER_OR_FOLLOWER && leader == node => Again::Soon,
+                // (KIP-951.)
+                Some(_) if code == ErrorCode::NOT_LEADER_OR_FOLLOWER => Again::AtOnce,
+                _ => Again::Later,
+            };
+            self.on_error(now, accumulator, entry, refusal(&name, answer), again);
         }
     }
 
@@ -368,12 +386,12 @@ impl ProducerEngine {
         accumulator: &mut Accumulator,
         entry: &Entry,
         error: Error,
-        at_once: bool,
+        when: Again,
     ) {
         if error.code() == Some(ErrorCode::MESSAGE_TOO_LARGE) {
             self.too_large.push((*entry, error));
         } else {
-            self.on_final_error(now, accumulator, entry, error, at_once);
+            self.on_final_error(now, accumulator, entry, error, when);
         }
     }
 
@@ -412,20 +430,20 @@ impl ProducerEngine {
                     );
                     self.batches.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
                 }
-                None => self.on_final_error(now, &mut accumulator, &entry, error, false),
+                None => self.on_final_error(now, &mut accumulator, &entry, error, Again::Later),
             }
         }
         accumulator
     }
 
-    /// An error of a batch that is not split for it; `at_once` says that another try needs no wait.
+    /// An error of a batch that is not split for it.
     fn on_final_error(
         &mut self,
         now: Now,
         accumulator: &mut Accumulator,
         entry: &Entry,
         error: Error,
-        at_once: bool,
+        when: Again,
     ) {
         let Some(sending) = self.batches.partitions.get_mut(&entry.key) else { return };
         let Some(attempts) = sending.get(entry.id).map(|out| out.attempts) else { return };
@@ -434,7 +452,12 @@ impl ProducerEngine {
             self.core.refresh(now);
         }
         let again = attempts <= self.settings.retries;
-        let wait = if at_once { 0 } else { self.settings.backoff.wait_ms(attempts, self.core.jitter()) };
+        let backoff = self.settings.backoff.wait_ms(attempts, self.core.jitter());
+        let wait = match when {
+            Again::AtOnce => 0,
+            Again::Soon => backoff.min(SOON_MS.saturating_mul(attempts.into())),
+            Again::Later => backoff,
+        };
         let at = now.mono_ms.saturating_add(wait);
         let early = says_early(&error);
         let unclear = sending.perhaps_there_as_a_part(entry.id);

@@ -16,7 +16,7 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
-use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
+use super::{Accumulator, Again, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
 use crate::core::{CallSpec, Lane, Target};
 use crate::direct::{self, Links, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Writer, Writing};
 use crate::error::{Error, Result};
@@ -231,18 +231,33 @@ impl ProducerEngine {
         for (key, writing) in &self.direct.writings {
             let Writing::Granted(writer) = writing else { continue };
             match writer.waits_since().map(due) {
-                Some(at) if at <= now.mono_ms => late.push((*key, writer.node, writer.id())),
+                Some(at) if at <= now.mono_ms => late.push(*key),
                 at => self.direct.late_at = self.direct.late_at.into_iter().chain(at).min(),
             }
         }
         late.sort_unstable();
-        for (key, node, id) in late {
-            self.withdraw(now, accumulator, key, &format!("no answer within {timeout_ms} ms"));
-            let until = now.mono_ms.saturating_add(RETRY_REFUSED_MS);
-            self.direct.writings.insert(key, Writing::Refused { until });
-            let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
-            self.core.call_with(now, spec, DirectReleaseRequest { ids: vec![id.into()] }, Tag::Released);
+        for key in late {
+            let why = format!("no answer within {timeout_ms} ms");
+            self.give_back(now, accumulator, key, &why, RETRY_REFUSED_MS);
         }
+    }
+
+    /// Gives a partition's memory back, and asks for none before so many ms.
+    fn give_back(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        key: PartitionKey,
+        why: &str,
+        wait_ms: u64,
+    ) {
+        let Some(Writing::Granted(writer)) = self.direct.writings.get(&key) else { return };
+        let (node, ids) = (writer.node, vec![writer.id().into()]);
+        self.withdraw(now, accumulator, key, why);
+        let until = now.mono_ms.saturating_add(wait_ms);
+        self.direct.writings.insert(key, Writing::Refused { until });
+        let spec = CallSpec::new(Target::Node(node), Lane::Direct, self.settings.request_timeout_ms);
+        self.core.call_with(now, spec, DirectReleaseRequest { ids }, Tag::Released);
     }
 
     /// Writes what had to wait for room in a shared ring.
@@ -433,7 +448,13 @@ impl ProducerEngine {
             self.on_ack(&mut accumulator, &entry, ack.base_offset, ack.log_append_time);
         } else {
             let error = Error::partition(code, accumulator.topic_name(key).as_ref(), key.number(), "");
-            self.on_error(now, &mut accumulator, &entry, error, false);
+            if code == ErrorCode::NOT_LEADER_OR_FOLLOWER {
+                // Its request is answered once it is known who leads.
+                self.on_error(now, &mut accumulator, &entry, error, Again::AtOnce);
+                let why = "the broker leads the partition no longer";
+                return self.give_back(now, &mut accumulator, key, why, RETRY_MS);
+            }
+            self.on_error(now, &mut accumulator, &entry, error, Again::Later);
             if let Some(sending) = self.batches.partitions.get_mut(&key) {
                 sending.put_off(entry.id, now.mono_ms.saturating_add(REFUSED_WRITE_MS));
             }
@@ -555,7 +576,8 @@ impl ProducerEngine {
         let peer = format!("shared memory of node {}", writer.node);
         for entry in writer.abandon() {
             let error = Error::Disconnected { peer: peer.clone(), why: why.to_owned() };
-            self.on_error(now, accumulator, &entry, error, false);
+            // It goes another way now, or waits for that.
+            self.on_error(now, accumulator, &entry, error, Again::AtOnce);
         }
     }
 }
