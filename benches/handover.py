@@ -2,8 +2,8 @@
 
 Three brokers each, a process apiece, one partition with three copies, acks all. A producer has one record confirmed
 after the other while the leader is stopped (SIGTERM) or killed (SIGKILL), and comes back; a figure is the longest time
-between two confirmations. The stock producer (librdkafka) writes to both, ours to ours, over TCP and into the leader's memory.
-Sessions are 3 s on both sides.
+between two confirmations. The stock producer (librdkafka) writes to both, ours to ours, over TCP and into the leader's
+memory. Sessions are 3 s on both sides.
 """
 
 from __future__ import annotations
