@@ -529,6 +529,12 @@ impl ProducerEngine {
                 accumulator.set_topic_error(index, &Error::topic(code, name.as_ref(), ""));
             }
         }
+        for (key, sending) in &mut self.batches.partitions {
+            let leader = self.core.cluster().leader(accumulator.topic_name(*key).as_ref(), key.number());
+            if let Some((leader, _)) = leader {
+                sending.led_by(leader);
+            }
+        }
         accumulator.settle_shares();
     }
 

@@ -279,6 +279,15 @@ impl Sending {
         }
     }
 
+    /// The partition is led by `node`: what waits after another broker's answer need not wait.
+    pub(super) fn led_by(&mut self, node: i32) {
+        for out in self.pending.iter_mut().filter(|out| out.node != node) {
+            if let State::Waiting(at) = &mut out.state {
+                *at = 0;
+            }
+        }
+    }
+
     /// A batch that is to be sent again is not sent before this time.
     pub(super) fn put_off(&mut self, id: BatchId, not_before: u64) {
         if let Some(out) = self.pending.iter_mut().find(|out| out.id == id)

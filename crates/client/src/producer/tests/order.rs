@@ -140,6 +140,22 @@ fn a_new_leader_is_found_and_gets_the_batches_in_order() {
     assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
 }
 
+#[test]
+fn what_waits_after_a_refusal_is_sent_as_soon_as_somebody_else_leads() {
+    let patient =
+        [("retry.backoff.ms", "10000"), ("retry.backoff.max.ms", "10000"), ("metadata.max.age.ms", "100")];
+    let mut world = World::ready(&[1], &patient);
+    send_all(&mut world, 0..1);
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS)].into();
+    send_all(&mut world, 1..2);
+    world.advance(5000);
+    assert_eq!(world.log(0).values, values(0..1), "it waits");
+    world.lead(0, Some(2));
+    world.advance(200);
+    assert_eq!(world.log(0).values, values(0..2));
+    world.assert_empty();
+}
+
 /// Record 0 has arrived, 1 is on its way to the old leader, which does nothing, and 2 is given when node 2 is known to
 /// lead.
 fn overtaken_by_a_new_leader(options: &[(&str, &str)]) -> World {
