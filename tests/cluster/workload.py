@@ -25,6 +25,10 @@ TOPIC = "orders"
 def create(servers: str, partitions: int, copies: int, name: str = TOPIC) -> None:
     """Makes a topic, with a stock client."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    until = time.monotonic() + 60
+    # On a busy machine one may have lost its lease, and be about to have another.
+    while len(admin.list_topics(timeout=30).brokers) < copies and time.monotonic() < until:
+        time.sleep(0.1)
     topic = confluent_kafka.admin.NewTopic(name, partitions, copies)
     admin.create_topics([topic])[name].result(30)
 

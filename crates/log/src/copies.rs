@@ -235,11 +235,12 @@ impl<D: Disk> Segment<D> {
         }
         let file = copied?.file;
         disk.rename(&temporary, &path).map_err(DiskError::at("replace", &path))?;
-        if let Some(folder) = path.parent() {
-            NamedFile::<D>::open(disk, folder.to_owned(), OpenMode::Directory)?.sync(disk)?;
-        }
+        // From here on the name is that of the new file, whatever else fails.
         self.log = NamedFile { file, path };
         self.exposed = 0;
+        if let Some(folder) = self.log.path.parent() {
+            NamedFile::<D>::open(disk, folder.to_owned(), OpenMode::Directory)?.sync(disk)?;
+        }
         Ok(())
     }
 

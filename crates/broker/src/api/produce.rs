@@ -52,6 +52,7 @@ pub(crate) fn produce<D: Disk>(
         current: None,
         response: ProduceResponse::default(),
         targets: Vec::new(),
+        has_appended: false,
     };
     produce.begin(&mut (), context, call)
 }
@@ -165,6 +166,8 @@ pub(crate) struct Produce {
     current: Option<OfTopic>,
     response: ProduceResponse,
     targets: Vec<Awaited>,
+    /// Of a partition before, perhaps in vain.
+    has_appended: bool,
 }
 
 struct OfTopic {
@@ -183,11 +186,13 @@ impl Produce {
                 self.open(context, call, topic);
                 continue;
             };
+            // Who leads next is known in some milliseconds, and the answer can say so. What was appended before is not kept
+            // waiting: whether it stays is to be looked at as long as this broker leads it.
             let next = topic.partitions.as_slice().first();
-            if next.is_some_and(|data| context.is_handing_over(&topic.key, data.index))
-                && context.now.mono_ms < self.deadline
-            {
-                // Who leads next is known in some milliseconds, and the answer can say so.
+            let waits = !self.has_appended
+                && topic.access.is_ok()
+                && next.is_some_and(|data| context.is_handing_over(&topic.key, data.index));
+            if waits && context.now.mono_ms < self.deadline {
                 return Turn::Later;
             }
             let Some(data) = topic.partitions.next() else {
@@ -201,7 +206,10 @@ impl Produce {
             let slot = (last, answer.partition_responses.len());
             let source = if self.acks == -1 { Source::AllAcks } else { Source::AnyAcks };
             let result = match &topic.access {
-                Ok(()) => append_produced(context, &topic.key, data, (slot, source), &mut self.targets),
+                Ok(()) => {
+                    self.has_appended = true;
+                    append_produced(context, &topic.key, data, (slot, source), &mut self.targets)
+                }
                 Err(error) => Err(error.clone()),
             };
             let mut leads = None;

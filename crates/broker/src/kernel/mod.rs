@@ -240,6 +240,7 @@ impl<D: Disk> Broker<D> {
         if let Some(partition) = partition.filter(|_| durable) {
             // What came in before a failure can be read once it is durable.
             self.fetch.wake(&partition.watchers, 0);
+            self.direct.publish(context, place);
         }
     }
 

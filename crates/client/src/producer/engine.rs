@@ -455,8 +455,11 @@ impl ProducerEngine {
         let backoff = self.settings.backoff.wait_ms(attempts, self.core.jitter());
         let wait = match when {
             Again::AtOnce => 0,
-            Again::Soon => backoff.min(SOON_MS.saturating_mul(attempts.into())),
-            Again::Later => backoff,
+            // Tries that are counted are not to be used up while a leader finds out that it leads.
+            Again::Soon if self.settings.retries == i32::MAX.unsigned_abs() => {
+                backoff.min(SOON_MS.saturating_mul(attempts.into()))
+            }
+            Again::Soon | Again::Later => backoff,
         };
         let at = now.mono_ms.saturating_add(wait);
         let early = says_early(&error);

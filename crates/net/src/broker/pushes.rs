@@ -165,9 +165,7 @@ impl Pushes {
 
     /// Takes the links that were made since, or could not be.
     pub(super) fn take_made(&mut self, broker: &mut Broker<FileDisk>, now: Now) {
-        while !self.making.is_empty()
-            && let Ok(Made { node, number, link }) = self.made.try_recv()
-        {
+        while let Ok(Made { node, number, link }) = self.made.try_recv() {
             if self.making.get(&node) != Some(&number) {
                 continue;
             }
