@@ -166,7 +166,7 @@ pub(crate) struct Produce {
     current: Option<OfTopic>,
     response: ProduceResponse,
     targets: Vec<Awaited>,
-    /// Of a partition before, perhaps in vain.
+    /// To a partition before.
     has_appended: bool,
 }
 
@@ -206,12 +206,10 @@ impl Produce {
             let slot = (last, answer.partition_responses.len());
             let source = if self.acks == -1 { Source::AllAcks } else { Source::AnyAcks };
             let result = match &topic.access {
-                Ok(()) => {
-                    self.has_appended = true;
-                    append_produced(context, &topic.key, data, (slot, source), &mut self.targets)
-                }
+                Ok(()) => append_produced(context, &topic.key, data, (slot, source), &mut self.targets),
                 Err(error) => Err(error.clone()),
             };
+            self.has_appended |= result.is_ok();
             let mut leads = None;
             answer.partition_responses.push(result.unwrap_or_else(|(error, why)| {
                 let is_moved = error == ErrorCode::NOT_LEADER_OR_FOLLOWER && call.version >= LEADER_FROM;
