@@ -462,7 +462,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// The same for readers that are given records before `upper` only, and look at the segment's file themselves: whole
-    /// batches, and sealed once there is nothing else to come. What was said to be committed is never cut off in place.
+    /// batches, and sealed once there is nothing else to come. What was exposed is never cut off in place.
     pub fn expose(&mut self, base_offset: i64, upper: i64) -> Result<Option<Extent>, LogError> {
         let sealed = base_offset != self.active.base_offset;
         let segment = if sealed {

@@ -9,7 +9,7 @@ use headrace_wire::direct::Pushed;
 use headrace_wire::records::{BatchHeader, batch_size};
 
 use super::action::{Lane, PeerAction, PeerConn, PushAction, PushEvent};
-use super::pusher::{Granted, Next, Over, Pusher, Pushing, Wish};
+use super::pusher::{Fabric, Granted, Next, Pusher, Pushing, Wish};
 use super::role::Role;
 use crate::context::Context;
 use crate::fetch::is_prefix;
@@ -39,15 +39,15 @@ impl Pushes {
 
     /// A follower has all of a partition that this broker leads.
     pub(crate) fn caught_up<D: Disk>(&mut self, context: &Context<D>, place: Place, follower: Registration) {
-        let ways = Over::ways(&context.config);
-        if ways.is_empty() {
+        let fabrics = Fabric::to_try(&context.config);
+        if fabrics.is_empty() {
             return;
         }
         let known = self.pushers.get(&follower.0);
         if known.is_none_or(|known| known.follower != follower) {
             self.drop_follower(follower.0);
             let Some(at) = context.endpoint(follower.0) else { return };
-            self.pushers.insert(follower.0, Pusher::new(follower, at, ways));
+            self.pushers.insert(follower.0, Pusher::new(follower, at, fabrics));
         }
         if let Some(pusher) = self.pushers.get_mut(&follower.0) {
             pusher.want(place);
@@ -145,8 +145,8 @@ impl Pushes {
         let failed = match event {
             PushEvent::EndpointReady(made) => pusher.made(made).err().map(Some),
             PushEvent::Linked => {
-                if let Some(over) = pusher.linked() {
-                    tracing::info!(target: headrace_wire::targets::BROKER, node, ?over, "a follower is pushed to");
+                if let Some(fabric) = pusher.linked() {
+                    tracing::info!(target: headrace_wire::targets::BROKER, node, ?fabric, "a follower is pushed to");
                 }
                 None
             }

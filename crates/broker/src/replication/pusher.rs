@@ -53,20 +53,20 @@ enum State {
 
 /// What a link goes over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Fabric {
     Shm,
     Verbs,
 }
 
-impl Over {
+impl Fabric {
     /// What is tried, in turn.
-    pub(super) fn ways(config: &BrokerConfig) -> &'static [Over] {
+    pub(super) fn to_try(config: &BrokerConfig) -> &'static [Fabric] {
         let has_verbs = config.headrace_direct_verbs;
         match config.headrace_direct_replication.as_str() {
             _ if !config.headrace_direct => &[],
-            "auto" if has_verbs => &[Over::Shm, Over::Verbs],
-            "auto" | "shm" => &[Over::Shm],
-            "verbs" if has_verbs => &[Over::Verbs],
+            "auto" if has_verbs => &[Fabric::Shm, Fabric::Verbs],
+            "auto" | "shm" => &[Fabric::Shm],
+            "verbs" if has_verbs => &[Fabric::Verbs],
             _ => &[],
         }
     }
@@ -158,7 +158,7 @@ pub(super) struct Pusher {
     pub(super) follower: Registration,
     at: Endpoint,
     /// What is tried, the first of them now.
-    ways: &'static [Over],
+    fabrics: &'static [Fabric],
     /// What this broker's end of a link over RDMA says of itself, once it is made.
     hello: Option<Vec<u8>>,
     state: State,
@@ -181,11 +181,11 @@ pub(super) struct Pusher {
 }
 
 impl Pusher {
-    pub(super) fn new(follower: Registration, at: Endpoint, ways: &'static [Over]) -> Self {
+    pub(super) fn new(follower: Registration, at: Endpoint, fabrics: &'static [Fabric]) -> Self {
         Self {
             follower,
             at,
-            ways,
+            fabrics,
             hello: None,
             state: State::Closed(0),
             last_correlation_id: 0,
@@ -237,8 +237,8 @@ impl Pusher {
 
     /// There will be no link of this kind to this follower.
     pub(super) fn give_up(&mut self, now_ms: u64) {
-        self.ways = self.ways.get(1..).unwrap_or_default();
-        if !self.ways.is_empty() {
+        self.fabrics = self.fabrics.get(1..).unwrap_or_default();
+        if !self.fabrics.is_empty() {
             return self.reset(State::Closed(now_ms));
         }
         self.reset(State::Never);
@@ -250,7 +250,7 @@ impl Pusher {
             state,
             wanted: std::mem::take(&mut self.wanted),
             last_correlation_id: self.last_correlation_id,
-            ..Self::new(self.follower, self.at.clone(), self.ways)
+            ..Self::new(self.follower, self.at.clone(), self.fabrics)
         };
     }
 
@@ -264,12 +264,12 @@ impl Pusher {
     }
 
     /// The link stands; what it goes over, if it was waited for.
-    pub(super) fn linked(&mut self) -> Option<Over> {
+    pub(super) fn linked(&mut self) -> Option<Fabric> {
         if !matches!(self.state, State::Linking(_)) {
             return None;
         }
         self.state = State::Linked;
-        self.ways.first().copied()
+        self.fabrics.first().copied()
     }
 
     /// The follower has given memory of so many bytes.
@@ -315,14 +315,14 @@ impl Pusher {
     }
 
     fn ask_for_link(&mut self, now_ms: u64) -> Option<Wish> {
-        let request = match (self.ways.first()?, self.hello.take()) {
-            (Over::Shm, _) => {
+        let request = match (self.fabrics.first()?, self.hello.take()) {
+            (Fabric::Shm, _) => {
                 DirectConnectRequest { fabric: "shm".into(), ..DirectConnectRequest::default() }
             }
-            (Over::Verbs, Some(hello)) => {
+            (Fabric::Verbs, Some(hello)) => {
                 DirectConnectRequest { fabric: "verbs".into(), hello: hello.into() }
             }
-            (Over::Verbs, None) => {
+            (Fabric::Verbs, None) => {
                 self.state = State::Making(now_ms.saturating_add(ANSWER_MS));
                 return Some(Wish::MakeEndpoint);
             }
@@ -392,8 +392,8 @@ impl Pusher {
                 }
                 self.state = State::Linking(now_ms.saturating_add(ANSWER_MS));
                 let node = self.follower.0;
-                let action = match self.ways.first() {
-                    Some(Over::Verbs) => PushAction::Join { node, hello: answer.hello },
+                let action = match self.fabrics.first() {
+                    Some(Fabric::Verbs) => PushAction::Join { node, hello: answer.hello },
                     _ => PushAction::Connect { node, address: answer.address, token: answer.token.0 },
                 };
                 Ok((Vec::new(), Some(action)))

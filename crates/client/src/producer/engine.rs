@@ -1,4 +1,5 @@
-//! The engine that sends batches.
+//! The engine that sends batches. One file of more than 900 lines: what is left in it works on the whole engine, so that each
+//! file split off would import it, in a circle with those of `direct` and `transacting`.
 
 mod batches;
 mod direct;
