@@ -33,6 +33,8 @@ pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
 pub use error::BrokerError;
 pub use kernel::{Broker, ClusterStart, OTHER_REQUEST_BYTES_MAX};
 pub use page::page as settings_page;
-pub use replication::{ClusterEvent, Lane, PeerAction, PeerConn, PushAction, PushEvent, PushWrite};
+pub use replication::{
+    ClusterEvent, Lane, PUSH_RING_BYTES_MAX, PeerAction, PeerConn, PushAction, PushEvent, PushWrite,
+};
 pub use store::StartReport;
 pub use store::flush::FlushWork;

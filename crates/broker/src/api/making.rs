@@ -230,7 +230,7 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
             }
         });
         if !self.asked.is_empty() {
-            return Turn::Later;
+            return Turn::Later(u64::MAX);
         }
         (self.finish)(context, call, &mut self.answer, std::mem::take(&mut self.refused))
     }

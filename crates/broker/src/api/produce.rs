@@ -139,9 +139,10 @@ fn append_produced<D: Disk>(
 ) -> Result<PartitionProduceResponse, Refusal> {
     let index = data.index;
     let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
-    let AppendedTo { place, appended, is_unsynced, is_uncommitted } =
+    let AppendedTo { place, leader_epoch, appended, is_unsynced, is_uncommitted } =
         context.append(key, index, &records, source).map_err(|error| (error.code(), error.to_string()))?;
-    let target = |until| Awaited { slot, place, last_offset: appended.last_offset, until };
+    let last_offset = appended.last_offset;
+    let target = |until| Awaited { slot, place, leader_epoch, last_offset, until };
     if is_unsynced {
         targets.push(target(Until::Synced));
     }
@@ -193,7 +194,7 @@ impl Produce {
                 && topic.access.is_ok()
                 && next.is_some_and(|data| context.is_handing_over(&topic.key, data.index));
             if waits && context.now.mono_ms < self.deadline {
-                return Turn::Later;
+                return Turn::Later(self.deadline);
             }
             let Some(data) = topic.partitions.next() else {
                 self.current = None;
@@ -214,6 +215,8 @@ impl Produce {
             answer.partition_responses.push(result.unwrap_or_else(|(error, why)| {
                 let is_moved = error == ErrorCode::NOT_LEADER_OR_FOLLOWER && call.version >= LEADER_FROM;
                 leads = is_moved.then(|| context.leader_of(&topic.key, index)).flatten();
+                // Itself, while nobody else is known.
+                leads = leads.filter(|(leader, _)| *leader != context.config.node_id);
                 let leader =
                     leads.map(|(leader_id, leader_epoch)| LeaderIdAndEpoch { leader_id, leader_epoch });
                 PartitionProduceResponse {

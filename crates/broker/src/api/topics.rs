@@ -536,7 +536,7 @@ impl<D: Disk> Task<D> for Delete<D> {
         }
         self.take_results(context);
         if !self.commands.is_empty() {
-            return Turn::Later;
+            return Turn::Later(u64::MAX);
         }
         context.reply::<DeleteTopicsRequest>(call, &self.response);
         Turn::Done

@@ -9,7 +9,8 @@ use headrace_wire::errors::ErrorCode;
 
 use super::Context;
 use super::call::Call;
-use super::waiting::Awaited;
+use super::waiting::{Awaited, Failure};
+use crate::replication::role::{Following, Role};
 use crate::store::{Place, TopicKey};
 
 /// Where a broker is reached.
@@ -158,6 +159,19 @@ impl<D: Disk> Context<D> {
         let Some(cluster) = &self.cluster else { return false };
         let Some(topic) = self.store.find(topic) else { return false };
         cluster.member.is_handing_over((topic.id, index))
+    }
+
+    /// What an answer says whose records are no longer in the care of this broker: who leads their partition now, if it is
+    /// another one.
+    pub(crate) fn failure_of_lost(&self, place: Place) -> Failure {
+        let partition = self.store.by_id(place.0).and_then(|topic| topic.partition(place.1));
+        let leader = partition.and_then(|partition| match &partition.role {
+            Role::Follower(Following { epoch, leader, .. }) => {
+                leader.and_then(|leader| Some((leader, *epoch, self.endpoint(leader)?)))
+            }
+            Role::Sole | Role::Leader(_) => None,
+        });
+        Failure { error: ErrorCode::NOT_LEADER_OR_FOLLOWER, leader }
     }
 
     /// The leader of a partition and its epoch, where somebody leads it.

@@ -77,6 +77,7 @@ pub(crate) enum Change {
 /// What was appended, and where.
 pub(crate) struct AppendedTo {
     pub(crate) place: Place,
+    pub(crate) leader_epoch: i32,
     pub(crate) appended: Appended,
     /// It is to be synced before it is acknowledged, and is not yet.
     pub(crate) is_unsynced: bool,
@@ -177,7 +178,7 @@ impl<D: Disk> Context<D> {
     pub(crate) fn reply_when_reached<R: Request + 'static>(
         &mut self,
         call: &Call,
-        response: R::Response,
+        mut response: R::Response,
         mut targets: Vec<Awaited>,
         deadline: Option<u64>,
         fail: Fail<R>,
@@ -190,11 +191,22 @@ impl<D: Disk> Context<D> {
             if matches!(target.until, Until::Done(_)) {
                 return true;
             }
-            let partition = self.store.partition_mut(target.place);
-            partition.is_some_and(|partition| match target.until {
+            let Some(partition) = self.store.partition_mut(target.place) else { return false };
+            let leads = match &partition.role {
+                Role::Sole => true,
+                Role::Leader(leading) => leading.epoch == target.leader_epoch,
+                Role::Follower(_) => false,
+            };
+            match target.until {
                 Until::Synced => partition.log.recovery_point() <= target.last_offset,
+                Until::Committed if !leads => {
+                    // It was lost between the turns of the request.
+                    let failure = self.failure_of_lost(target.place);
+                    fail(&mut response, target.slot, &failure);
+                    false
+                }
                 Until::Committed | Until::Done(_) => partition.high_watermark() <= target.last_offset,
-            })
+            }
         });
         if targets.is_empty() {
             return Outcome::Reply(response);
@@ -282,7 +294,8 @@ impl<D: Disk> Context<D> {
             self.advance(place, batch.len() as u64);
         }
         let committed = self.store.partition_mut(place).map_or(0, |partition| partition.high_watermark());
-        Ok(AppendedTo { place, appended, is_unsynced, is_uncommitted: appended.last_offset >= committed })
+        let is_uncommitted = appended.last_offset >= committed;
+        Ok(AppendedTo { place, leader_epoch, appended, is_unsynced, is_uncommitted })
     }
 
     /// Moves the high watermark of a partition that this broker leads, if it can be moved: the log has become longer, by so

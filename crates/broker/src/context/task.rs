@@ -15,8 +15,8 @@ use super::call::{Call, NoTask, Outcome};
 pub(crate) enum Turn {
     /// There is more to do.
     More,
-    /// There is more to do once something has changed in the cluster.
-    Later,
+    /// There is more to do once something has changed in the cluster, or at this time (`mono_ms`).
+    Later(u64),
     /// The request is answered, or parked under its token.
     Done,
 }
@@ -38,7 +38,7 @@ pub(crate) trait Task<D: Disk, P = ()>: Sized + Send + 'static {
     fn begin<T>(mut self, part: &mut P, context: &mut Context<D>, call: &Call) -> Outcome<T, Self> {
         match self.turn(part, context, call) {
             // A task that waits has its next turn soon, and then waits for good.
-            Turn::More | Turn::Later => Outcome::Turns(self),
+            Turn::More | Turn::Later(_) => Outcome::Turns(self),
             Turn::Done => Outcome::Parked,
         }
     }

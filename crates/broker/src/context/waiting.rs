@@ -30,6 +30,8 @@ pub(crate) struct Awaited {
     /// Where the answer stands in the response: topic and partition.
     pub(crate) slot: (usize, usize),
     pub(crate) place: Place,
+    /// Under which they were appended: with another leader epoch others may lie at their offsets.
+    pub(crate) leader_epoch: i32,
     pub(crate) last_offset: i64,
     pub(crate) until: Until,
 }
@@ -37,7 +39,7 @@ pub(crate) struct Awaited {
 impl Awaited {
     /// That the cluster does a command.
     pub(crate) fn done(slot: (usize, usize), command: CommandId) -> Self {
-        Self { slot, place: (Uuid::ZERO, 0), last_offset: 0, until: Until::Done(command) }
+        Self { slot, place: (Uuid::ZERO, 0), leader_epoch: -1, last_offset: 0, until: Until::Done(command) }
     }
 }
 

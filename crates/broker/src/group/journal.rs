@@ -179,7 +179,9 @@ impl Groups {
         for index in places {
             let Some(partition) = topic.partition(index) else { continue };
             let last_offset = partition.log.end_offset() - 1;
-            let target = |until| Awaited { slot: (0, 0), place: (topic.id, index), last_offset, until };
+            let place = (topic.id, index);
+            let leader_epoch = context.led(place, partition).unwrap_or(-1);
+            let target = |until| Awaited { slot: (0, 0), place, leader_epoch, last_offset, until };
             if partition.syncs_before_ack() {
                 targets.push(target(Until::Synced));
             }

@@ -51,8 +51,8 @@ pub struct Broker<D: Disk> {
     replication: Replication<D>,
     /// Requests that are handled in turns.
     tasks: HashMap<u64, Working<D>>,
-    /// Those of them that wait for a change of the cluster.
-    later: BTreeSet<u64>,
+    /// Those of them that wait for a change of the cluster, by the time until which they do.
+    later: BTreeSet<(u64, u64)>,
     retention: Retention,
     retention_due: u64,
     offsets_check_due: u64,
@@ -211,6 +211,7 @@ impl<D: Disk> Broker<D> {
         let context = &mut self.context;
         context.unacknowledged.handle_timeout(&mut context.connections, now.mono_ms);
         self.replication.handle_timeout(&mut self.context);
+        self.wake_late();
         if self.offsets_check_due <= now.mono_ms {
             self.offsets_check_due = due(now, self.context.config.offsets_retention_check_interval_ms);
             self.groups.expire_offsets(&mut self.context);
@@ -294,6 +295,7 @@ impl<D: Disk> Broker<D> {
             self.direct.deadline(),
             self.replication.deadline(self.context.now.mono_ms),
             self.context.unacknowledged.deadline(),
+            self.later.first().map(|(until, _)| *until),
             self.context.cluster.as_ref().and_then(|cluster| cluster.member.poll_timeout()),
         ];
         let store = [self.context.flushes.due(), self.context.store.state_due(), Some(housekeeping)];

@@ -43,13 +43,15 @@ impl<D: Disk, P, T: Task<D, P>> Work<D> for OnPart<D, P, T> {
 pub(super) struct Working<D: Disk> {
     call: Call,
     work: Box<dyn Work<D>>,
+    /// Until when it waits at most for a change of the cluster.
+    until: u64,
 }
 
 impl<D: Disk> Broker<D> {
     /// Handles what is left of a request in turns to come.
     pub(super) fn defer<P: 'static>(&mut self, call: &Call, task: impl Task<D, P>, part: Part<D, P>) {
         let work = Box::new(OnPart { task, part });
-        self.tasks.insert(call.token, Working { call: call.clone(), work });
+        self.tasks.insert(call.token, Working { call: call.clone(), work, until: 0 });
         self.context.connections.due.push_back(Due::Task(call.token));
     }
 
@@ -61,9 +63,10 @@ impl<D: Disk> Broker<D> {
                 self.tasks.insert(token, working);
                 self.context.connections.due.push_back(Due::Task(token));
             }
-            Turn::Later => {
+            Turn::Later(until) => {
+                working.until = until;
+                self.later.insert((until, token));
                 self.tasks.insert(token, working);
-                self.later.insert(token);
             }
             Turn::Done => {}
         }
@@ -72,7 +75,18 @@ impl<D: Disk> Broker<D> {
     /// Something has changed in the cluster: who waits for that has a turn.
     pub(super) fn wake_later(&mut self) {
         let woken = std::mem::take(&mut self.later);
-        self.context.connections.due.extend(woken.into_iter().map(Due::Task));
+        self.context.connections.due.extend(woken.into_iter().map(|(_, token)| Due::Task(token)));
+    }
+
+    /// Who has waited for that for long enough has a turn.
+    pub(super) fn wake_late(&mut self) {
+        let now_ms = self.context.now.mono_ms;
+        while let Some((until, token)) = self.later.first().copied()
+            && until <= now_ms
+        {
+            self.later.pop_first();
+            self.context.connections.due.push_back(Due::Task(token));
+        }
     }
 
     /// A request's client has gone.
@@ -83,8 +97,8 @@ impl<D: Disk> Broker<D> {
     }
 
     fn end(&mut self, token: u64) {
-        self.later.remove(&token);
         if let Some(mut working) = self.tasks.remove(&token) {
+            self.later.remove(&(working.until, token));
             working.work.abandon(self);
         }
     }

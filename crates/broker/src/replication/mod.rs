@@ -30,6 +30,7 @@ use fetcher::{Asked, Fetcher, Wish};
 use push::Pushes;
 
 pub use action::{ClusterEvent, Lane, PeerAction, PeerConn, PushAction, PushEvent, PushWrite};
+pub use pusher::PUSH_RING_BYTES_MAX;
 
 /// Copies of partitions, and the brokers that they are copied from.
 pub(crate) struct Replication<D: Disk> {

@@ -22,15 +22,17 @@ use crate::store::Place;
 
 /// What followers know leaders by.
 const CLIENT_ID: &str = "headrace-leader";
-/// After a failure a follower is asked again after so long.
+/// After a failure a follower is asked again after so long, and each time after twice as long, up to the second figure.
 const RETRY_MS: u64 = 1000;
+const RETRY_MAX_MS: u64 = 60_000;
 /// An answer takes so long at most, and so does making a link.
 const ANSWER_MS: u64 = 10_000;
 /// Most partitions of one request.
 const PLACES_MAX: usize = 1000;
-/// Writes under way at once, and bytes of the ring, however many the follower offers.
+/// Writes under way at once, however many the follower offers.
 const CREDITS_MAX: usize = 256;
-const RING_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a follower's ring: a larger one is not used.
+pub const PUSH_RING_BYTES_MAX: usize = 16 << 20;
 /// A high watermark that goes along with no records is pushed so much later.
 const WATERMARK_MS: u64 = 50;
 
@@ -162,6 +164,8 @@ pub(super) struct Pusher {
     /// What this broker's end of a link over RDMA says of itself, once it is made.
     hello: Option<Vec<u8>>,
     state: State,
+    /// How often no link has come about since there was one.
+    failures: u32,
     last_correlation_id: i32,
     in_flight: Option<InFlight>,
     /// Copies that have all there is, and are to be asked for.
@@ -188,6 +192,7 @@ impl Pusher {
             fabrics,
             hello: None,
             state: State::Closed(0),
+            failures: 0,
             last_correlation_id: 0,
             in_flight: None,
             wanted: BTreeSet::new(),
@@ -232,7 +237,12 @@ impl Pusher {
 
     /// The connection or the link has ended: nothing is pushed until there is another.
     pub(super) fn closed(&mut self, now_ms: u64) {
-        self.reset(State::Closed(now_ms.saturating_add(RETRY_MS)));
+        if self.state == State::Linked {
+            self.failures = 0;
+        }
+        let wait_ms = RETRY_MS.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX_MS);
+        self.failures = self.failures.saturating_add(1);
+        self.reset(State::Closed(now_ms.saturating_add(wait_ms)));
     }
 
     /// There will be no link of this kind to this follower.
@@ -248,6 +258,7 @@ impl Pusher {
     fn reset(&mut self, state: State) {
         *self = Self {
             state,
+            failures: self.failures,
             wanted: std::mem::take(&mut self.wanted),
             last_correlation_id: self.last_correlation_id,
             ..Self::new(self.follower, self.at.clone(), self.fabrics)
@@ -412,8 +423,8 @@ impl Pusher {
                 let (key, bytes) = (answer.key.cast_unsigned(), answer.ring_bytes.cast_unsigned());
                 // As much as the follower's ring has room for is read into memory at once.
                 let credits = usize::try_from(answer.credits).unwrap_or(0).clamp(1, CREDITS_MAX);
-                if bytes > RING_BYTES_MAX {
-                    return Err(Some(format!("a ring of {bytes} bytes, {RING_BYTES_MAX} are used")));
+                if bytes > PUSH_RING_BYTES_MAX as u64 {
+                    return Err(Some(format!("a ring of {bytes} bytes, {PUSH_RING_BYTES_MAX} are used")));
                 }
                 match &self.ring {
                     Some(ring) if (ring.key, ring.bytes) == (key, bytes) => {}
@@ -586,4 +597,34 @@ fn decode<R: Request>(correlation_id: i32, answer: Bytes) -> Result<R::Response,
 
 fn refused(error: ErrorCode, why: Option<String>) -> String {
     format!("it takes nothing through memory: {error}: {}", why.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_wire::uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_follower_that_no_link_reaches_is_asked_less_and_less_often() {
+        let at = Endpoint { host: "f".to_owned(), port: 1, rack: None };
+        let mut pusher = Pusher::new(Registration(2, 12), at, &[Fabric::Shm]);
+        pusher.want((Uuid::ZERO, 0));
+        let mut now_ms = 0;
+        let waits: Vec<u64> = (0..8)
+            .map(|_| {
+                let due = pusher.due().unwrap();
+                let wait = due - now_ms;
+                now_ms = due;
+                let wish = pusher.next(Registration(1, 11), now_ms, |_| Some(0));
+                assert!(matches!(wish, Some(Wish::Connect(_))));
+                pusher.closed(now_ms);
+                wait
+            })
+            .collect();
+        assert_eq!(waits, [0, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000]);
+        pusher.state = State::Linked;
+        pusher.closed(now_ms);
+        assert_eq!(pusher.due(), Some(now_ms + RETRY_MS), "there was a link");
+    }
 }

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use headrace_cluster::model::{PartitionValue, Registration};
 use headrace_cluster::view::Changed;
 use headrace_log::Disk;
-use headrace_wire::errors::ErrorCode;
 
 use super::Replication;
 use super::action::{Lane, PeerAction, PeerConn};
 use super::fetcher::Fetcher;
 use super::role::{Following, Leading, Role};
 use crate::context::connections::Due;
-use crate::context::waiting::{Failure, Until};
+use crate::context::waiting::Until;
 use crate::context::{Change, Context};
 use crate::store::Place;
 
@@ -213,8 +212,7 @@ impl<D: Disk> Replication<D> {
         if matches!(before, Role::Leader(_)) {
             let mut watchers = std::mem::take(&mut partition.watchers);
             watchers.append(&mut partition.followers);
-            let next = leader.and_then(|leader| Some((leader.0, epoch, context.endpoint(leader.0)?)));
-            let failure = Failure { error: ErrorCode::NOT_LEADER_OR_FOLLOWER, leader: next };
+            let failure = context.failure_of_lost(place);
             context.unacknowledged.fail(&mut context.connections, (place, Until::Committed), failure);
             context.changes.push_back(Change::RoleChanged { place, watchers });
         }

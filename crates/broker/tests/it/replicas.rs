@@ -2,8 +2,10 @@
 
 use headrace_broker::ClusterEvent;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::produce_request::PartitionProduceData;
 
 use super::trio::Trio;
+use super::world::{WALL, batch, produce_request};
 
 #[test]
 fn what_a_leader_acknowledges_is_on_all_brokers() {
@@ -479,4 +481,47 @@ fn a_producer_is_told_who_leads_next_once_that_is_known() {
         assert_ne!(next, leader);
         assert_eq!(trio.next_leader(leader, batch), Some((next, format!("broker-{next}"))));
     }
+}
+
+#[test]
+fn what_was_appended_is_not_confirmed_by_what_another_leader_wrote_in_its_place() {
+    let mut trio = Trio::new(&[1, 2, 3], &[("replica.lag.time.max.ms", "2000")]);
+    trio.create("t", 60, 3, &[]);
+    trio.pass(1000);
+    let leader = trio.leader("t", 0);
+    // More than one turn's worth, of which the first appends to partition 0, and nobody copies that.
+    trio.idle.insert(leader);
+    trio.cut.insert(leader);
+    trio.lost.insert(leader);
+    let mut request = produce_request(-1, "t", 0, batch(WALL, &["lost"]));
+    let data = &mut request.topic_data[0].partition_data;
+    let first = data[0].clone();
+    data.extend((1..60).map(|index| PartitionProduceData { index, ..first.clone() }));
+    let batch = trio.send(leader, 10, &request);
+    assert!(!trio.bytes(leader, "t", 0).is_empty());
+    trio.pass(5000);
+    let next = trio.leader_at(other(&[leader]), "t");
+    let kept = trio.produce(next, -1, "t", &["kept"]);
+    assert_eq!(trio.produced(next, kept), Some((ErrorCode::NONE, 0)));
+    trio.cut.clear();
+    trio.lost.clear();
+    trio.pass(40_000);
+    assert_eq!(trio.bytes(leader, "t", 0), trio.bytes(next, "t", 0), "it has the other record in its place");
+    assert_eq!(trio.next_leader(leader, batch), None, "the rest of the request has had no turn");
+    trio.idle.clear();
+    trio.settle();
+    assert_eq!(trio.next_leader(leader, batch), Some((next, format!("broker-{next}"))));
+}
+
+#[test]
+fn who_waits_for_the_next_leader_waits_no_longer_than_was_asked_for() {
+    let (mut trio, leader) = three(&[]);
+    trio.lost.insert(leader);
+    trio.leave(leader);
+    let batch = trio.produce(leader, -1, "t", &["a"]);
+    trio.pass(990);
+    assert_eq!(trio.produced(leader, batch), None, "nobody knows who leads");
+    assert!(trio.due_in(leader).unwrap() <= 10);
+    trio.pass(10);
+    assert_eq!(trio.produced(leader, batch), Some((ErrorCode::NOT_LEADER_OR_FOLLOWER, -1)));
 }

@@ -121,6 +121,8 @@ pub(crate) struct Trio {
     pub(crate) cut: BTreeSet<i32>,
     /// Brokers whose requests to the store are not carried.
     pub(crate) lost: BTreeSet<i32>,
+    /// Brokers that do nothing of what can wait: requests of theirs stand between two turns.
+    pub(crate) idle: BTreeSet<i32>,
     /// In the order in which they arrive, which is at these times; on one way they do not overtake one another.
     travelling: BTreeMap<(u64, u64), Travelling>,
     sent: u64,
@@ -167,6 +169,7 @@ impl Trio {
             pairs: pairs.iter().map(owned).collect(),
             cut: BTreeSet::new(),
             lost: BTreeSet::new(),
+            idle: BTreeSet::new(),
             travelling: BTreeMap::new(),
             sent: 0,
             arrivals: HashMap::new(),
@@ -395,7 +398,7 @@ impl Trio {
     fn carry_out(&mut self, id: i32) -> bool {
         let mut moved = false;
         let Some(node) = self.nodes.get_mut(&id) else { return false };
-        while node.broker.work(self.now) {}
+        while !self.idle.contains(&id) && node.broker.work(self.now) {}
         while let Some(work) = node.broker.poll_flush() {
             let synced = work.files().try_for_each(|file| node.disk.sync(file));
             node.broker.handle_flushed(self.now, work, synced);
@@ -701,7 +704,8 @@ impl Trio {
 
     /// A batch with acks all, in a version whose errors name the leader.
     pub(crate) fn send_batch(&mut self, to: i32, topic: &str, value: &str) -> i32 {
-        self.send(to, 10, &produce_request(-1, topic, 0, batch(WALL, &[value])))
+        let request = produce_request(-1, topic, 0, batch(WALL, &[value]));
+        self.send(to, 10, &ProduceRequest { timeout_ms: 10_000, ..request })
     }
 
     /// Whom the answer to such a batch names, which was not appended or is not committed; nothing while there is none.

@@ -455,12 +455,11 @@ impl ProducerEngine {
         let again = attempts <= self.settings.retries;
         let backoff = self.settings.backoff.wait_ms(attempts, self.core.jitter());
         let wait = match when {
+            Again::Later => backoff,
+            // Tries that are counted are not to be used up while it is found out who leads.
+            _ if attempts > 1 && self.settings.retries < i32::MAX.unsigned_abs() => backoff,
             Again::AtOnce => 0,
-            // Tries that are counted are not to be used up while a leader finds out that it leads.
-            Again::Soon if self.settings.retries == i32::MAX.unsigned_abs() => {
-                backoff.min(SOON_MS.saturating_mul(attempts.into()))
-            }
-            Again::Soon | Again::Later => backoff,
+            Again::Soon => backoff.min(SOON_MS.saturating_mul(attempts.into())),
         };
         let at = now.mono_ms.saturating_add(wait);
         let early = says_early(&error);

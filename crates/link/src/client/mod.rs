@@ -18,19 +18,21 @@ use crate::LinkFault;
 /// Names of listeners that are kept in mind.
 const ABSENT_MAX: usize = 16;
 
-/// How a file is read by operations.
+/// What a client spends on memory that it reaches by operations.
 #[derive(Clone, Copy, Debug)]
-pub struct Chunks {
-    /// What is read by one.
-    pub bytes: usize,
+pub struct RemoteLimits {
+    /// What one operation reads of a file.
+    pub chunk_bytes: usize,
     /// So many at once.
-    pub count: usize,
+    pub chunks: usize,
+    /// Bytes of all that the broker may expose to be written: as much is locked here.
+    pub exposed_bytes: usize,
 }
 
-impl Default for Chunks {
-    /// A mebibyte of memory.
+impl Default for RemoteLimits {
+    /// A mebibyte to read into, and a gibibyte to write from.
     fn default() -> Self {
-        Self { bytes: 256 << 10, count: 4 }
+        Self { chunk_bytes: 256 << 10, chunks: 4, exposed_bytes: 1 << 30 }
     }
 }
 
@@ -50,8 +52,8 @@ impl<M: MappedLink, E: Endpoint> ClientEnd<M, E> {
     }
 
     /// Of a link whose memory is reached by operations; its own comes from `memory`.
-    pub fn remote(endpoint: E, memory: Box<dyn MemorySource>, chunks: Chunks) -> Self {
-        Self(Over::Remote(Box::new(RemoteClient::new(endpoint, memory, chunks))))
+    pub fn remote(endpoint: E, memory: Box<dyn MemorySource>, limits: RemoteLimits) -> Self {
+        Self(Over::Remote(Box::new(RemoteClient::new(endpoint, memory, limits))))
     }
 
     /// What it goes over, for whoever waits for it.

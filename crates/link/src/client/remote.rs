@@ -13,7 +13,7 @@ use headrace_fabric::{
 };
 use headrace_wire::link_message::{LinkMessage, RegionDescriptor};
 
-use super::Chunks;
+use super::RemoteLimits;
 use crate::fault::lie;
 
 /// Slots are read again no sooner than after this.
@@ -24,8 +24,6 @@ const EVENTS: usize = 64;
 const EVENTS_PER_TURN: usize = 256;
 /// What waits for room, before the broker counts as dead.
 const UNSENT_MAX: usize = 1 << 16;
-/// Bytes of all that a broker has exposed, at most: as much is locked here.
-const EXPOSED_BYTES_MAX: usize = 1 << 30;
 
 /// Memory that the broker has exposed, with what is written to it from, or read of it into.
 #[derive(Debug)]
@@ -106,7 +104,7 @@ enum Retired {
 pub(super) struct RemoteClient<E> {
     endpoint: E,
     memory: Box<dyn MemorySource>,
-    chunks: Chunks,
+    limits: RemoteLimits,
     polled: Vec<Event>,
     events: VecDeque<LinkEvent>,
     ops: VecDeque<Op>,
@@ -132,11 +130,11 @@ fn descriptor(region: &RegionDescriptor) -> Result<Descriptor, FabricError> {
 }
 
 impl<E: Endpoint> RemoteClient<E> {
-    pub(super) fn new(endpoint: E, memory: Box<dyn MemorySource>, chunks: Chunks) -> Self {
+    pub(super) fn new(endpoint: E, memory: Box<dyn MemorySource>, limits: RemoteLimits) -> Self {
         Self {
             endpoint,
             memory,
-            chunks,
+            limits,
             polled: Vec::new(),
             events: VecDeque::new(),
             ops: VecDeque::new(),
@@ -149,7 +147,7 @@ impl<E: Endpoint> RemoteClient<E> {
             readings: VecDeque::new(),
             last_reading: 0,
             landing: None,
-            free: (0..chunks.count).collect(),
+            free: (0..limits.chunks).collect(),
             parked: false,
         }
     }
@@ -207,7 +205,7 @@ impl<E: Endpoint> RemoteClient<E> {
                 let file = self.files.get_mut(&key).filter(|file| file.asked).ok_or_else(none)?;
                 file.asked = false;
                 file.window = Some((at, remote));
-                let chunk = self.chunks.bytes;
+                let chunk = self.limits.chunk_bytes;
                 let waits = self.readings.iter().find(|reading| reading.key == key);
                 if waits.is_some_and(|reading| part(reading, at, &remote, chunk).is_none()) {
                     return Err(none());
@@ -271,7 +269,7 @@ impl<E: Endpoint> RemoteClient<E> {
         let remote = self.endpoint.reach(&descriptor(region)?)?.ok_or_else(none)?;
         let before: usize = self.exposed.values().map(|exposed| exposed.remote.len).sum();
         let all = before.saturating_add(remote.len);
-        if remote.len == 0 || all > EXPOSED_BYTES_MAX || self.exposed.contains_key(&key) {
+        if remote.len == 0 || all > self.limits.exposed_bytes || self.exposed.contains_key(&key) {
             return Err(none());
         }
         let mut make = |name| {
@@ -320,7 +318,7 @@ impl<E: Endpoint> RemoteClient<E> {
                 let before = reading.bytes.len();
                 reading.bytes.resize(before + len, 0);
                 if let Some(into) = reading.bytes.get_mut(before..) {
-                    landing.read(slot * self.chunks.bytes, into)?;
+                    landing.read(slot * self.limits.chunk_bytes, into)?;
                 }
                 if reading.bytes.len() == reading.len
                     && let Some(Reading { key, at, bytes, .. }) = self.readings.remove(at)
@@ -488,9 +486,9 @@ impl<E: Endpoint> RemoteClient<E> {
         if self.readings.is_empty() {
             return Ok(());
         }
-        let chunk = self.chunks.bytes;
+        let chunk = self.limits.chunk_bytes;
         if self.landing.is_none() {
-            let memory = self.memory.sealed("headrace-landing", self.chunks.count * chunk);
+            let memory = self.memory.sealed("headrace-landing", self.limits.chunks * chunk);
             let region = Region::whole(memory.map_err(|error| FabricError::Misuse(error.to_string()))?);
             let local = self.endpoint.register(&region, Access::NONE)?.local;
             self.landing = Some((region, local));

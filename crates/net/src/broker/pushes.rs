@@ -7,13 +7,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use headrace_broker::{Broker, PushAction, PushEvent};
+use headrace_broker::{Broker, PUSH_RING_BYTES_MAX, PushAction, PushEvent};
 use headrace_client::io::{DirectWrite, LinkEvent, LinkRequest};
 use headrace_fabric::shm::{self, Link, LinkError};
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint};
 use headrace_fabric::{SystemMemory, Waitable};
 use headrace_link::LinkFault;
-use headrace_link::client::{AbsentListeners, Chunks, ClientEnd};
+use headrace_link::client::{AbsentListeners, ClientEnd, RemoteLimits};
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
@@ -204,7 +204,8 @@ impl Pushes {
             Over::Verbs(end) => {
                 let watched = watch(end.wakers().0.as_raw_fd(), 1);
                 watched.map_err(|error| Failed::Verbs(error.to_string()))?;
-                Ok(ClientEnd::remote(end, Box::new(SystemMemory), Chunks::default()))
+                let limits = RemoteLimits { exposed_bytes: PUSH_RING_BYTES_MAX, ..RemoteLimits::default() };
+                Ok(ClientEnd::remote(end, Box::new(SystemMemory), limits))
             }
         }
     }

@@ -14,7 +14,7 @@ use headrace_fabric::SystemMemory;
 use headrace_fabric::shm::{Link, LinkError};
 use headrace_fabric::verbs::VerbsEndpoint;
 use headrace_link::LinkFault;
-use headrace_link::client::{AbsentListeners, Chunks, ClientEnd};
+use headrace_link::client::{AbsentListeners, ClientEnd, RemoteLimits};
 use headrace_link::parking::{BeforeSleep, CallerPolling, Next, Parking};
 use mio::Waker;
 
@@ -106,7 +106,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// A link over verbs stands, or cannot be made.
     pub(super) fn joined(&mut self, id: LinkId, made: Result<VerbsEndpoint, String>) {
-        let made = made.map(|end| ClientEnd::remote(end, Box::new(SystemMemory), Chunks::default()));
+        let made = made.map(|end| ClientEnd::remote(end, Box::new(SystemMemory), RemoteLimits::default()));
         self.stands(id, made.map_err(|why| Lost { why, lasting: false, short: false }));
     }
 

@@ -2,7 +2,7 @@
 
 use headrace_fabric::SystemMemory;
 use headrace_fabric::simulated::{Cable, Packet, PacketKind, SimSide, ToPeer, Wire};
-use headrace_link::client::Chunks;
+use headrace_link::client::RemoteLimits;
 use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS};
 use headrace_wire::link_message::LinkMessage;
 
@@ -84,8 +84,9 @@ impl World {
         let (cable, broker, client) = Cable::new();
         link.line = Line::Verbs(cable);
         link.broker_end = Some(SimBrokerEnd::remote(headrace_broker::LinkId(offered), broker));
-        let chunks = Chunks { bytes: self.rng.pick(&[700, 5000, 256 << 10]), count: 4 };
-        link.client_end = Some(SimClientEnd::remote(client, Box::new(SystemMemory), chunks));
+        let chunk_bytes = self.rng.pick(&[700, 5000, 256 << 10]);
+        let limits = RemoteLimits { chunk_bytes, ..RemoteLimits::default() };
+        link.client_end = Some(SimClientEnd::remote(client, Box::new(SystemMemory), limits));
         self.tell(|| format!("end {key} is joined to link {offered}"));
         self.links.insert(offered, link);
         self.wires(who).links.insert(id, offered);

@@ -6,7 +6,7 @@ use headrace_fabric::{Memory, SystemMemory};
 
 use super::*;
 
-const CHUNKS: Chunks = Chunks { bytes: 100, count: 2 };
+const LIMITS: RemoteLimits = RemoteLimits { chunk_bytes: 100, chunks: 2, exposed_bytes: 64 << 10 };
 
 struct Test {
     end: RemoteClient<SimNic>,
@@ -34,7 +34,7 @@ fn key_of(event: &LinkEvent) -> (&'static str, u64) {
 impl Test {
     fn new() -> Test {
         let (cable, broker, client) = Cable::new();
-        let end = RemoteClient::new(client, Box::new(SystemMemory), CHUNKS);
+        let end = RemoteClient::new(client, Box::new(SystemMemory), LIMITS);
         Test { end, cable, broker, now_us: 0 }
     }
 
@@ -374,6 +374,11 @@ fn a_key_is_exposed_once_and_no_more_than_can_be_locked() {
     test.ring(3, 8);
     let (_, descriptor) = test.register(&region(8), Access::WRITE);
     test.say(&LinkMessage::Ring { key: 3, region: descriptor });
+    assert!(test.lie().contains("cannot be reached"));
+    let mut test = Test::new();
+    test.ring(3, LIMITS.exposed_bytes);
+    let (_, descriptor) = test.register(&region(8), Access::WRITE);
+    test.say(&LinkMessage::Ring { key: 4, region: descriptor });
     assert!(test.lie().contains("cannot be reached"));
     let mut test = Test::new();
     let vast = [&9_u64.to_le_bytes()[..], &u64::MAX.to_le_bytes(), &[2]].concat();
