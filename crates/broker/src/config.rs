@@ -90,6 +90,7 @@ options! {
     replica_fetch_wait_max_ms: i32 = "replica.fetch.wait.max.ms", number(1, INT_MAX), Some("500"), false, "How long, in ms, a follower's fetch waits at the leader for records.";
     replica_fetch_max_bytes: i32 = "replica.fetch.max.bytes", number(0, INT_MAX), Some("1048576"), false, "Most bytes of one partition in an answer to a follower's fetch; one whole batch is sent even if it is larger.";
     replica_fetch_response_max_bytes: i32 = "replica.fetch.response.max.bytes", number(0, INT_MAX), Some("10485760"), false, "Most bytes of records in an answer to a follower's fetch; one whole batch is sent even if it is larger.";
+    follower_replication_throttled_rate: i64 = "follower.replication.throttled.rate", number(1, LONG_MAX), Some("9223372036854775807"), false, "Most bytes a second that this broker copies of partitions that it is being given (AlterPartitionReassignments), for all of them together, until it has them. Copies that it has are not slowed (Kafka's lists of throttled replicas are not needed).";
     offset_metadata_max_bytes: i32 = "offset.metadata.max.bytes", number(0, INT_MAX), Some("4096"), false, "Longest metadata in bytes that may be committed with an offset.";
     offsets_retention_minutes: i32 = "offsets.retention.minutes", number(1, INT_MAX), Some("10080"), false, "Time in minutes that the offsets of a group without members are kept.";
     offsets_retention_check_interval_ms: i64 = "offsets.retention.check.interval.ms", number(1, LONG_MAX), Some("600000"), false, "How often, in ms, expired offsets are removed.";

@@ -117,10 +117,10 @@ impl NodeValue {
 pub struct Registration(pub NodeId, pub Revision);
 
 /// A partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionValue {
-    /// Who has copies, in the order of preference.
+    /// Who has copies, in the order of preference. Those that are on their way out come last.
     pub replicas: Vec<NodeId>,
     /// Who leads; nobody while none of the in-sync set can.
     pub leader: Option<Registration>,
@@ -128,9 +128,64 @@ pub struct PartitionValue {
     pub epoch: i32,
     /// Who has all committed records. A broker that has registered anew since may lack some.
     pub isr: Vec<Registration>,
+    /// Of the replicas those that are new, until all of them are in sync.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adding: Vec<NodeId>,
+    /// Of the replicas those that go once the new ones are in sync.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removing: Vec<NodeId>,
+    /// Who is to lead, as somebody has asked; its leader hands it over, or takes this back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<NodeId>,
 }
 
 impl PartitionValue {
+    /// Whether its replicas are being changed.
+    #[must_use]
+    pub fn is_reassigned(&self) -> bool {
+        !self.adding.is_empty() || !self.removing.is_empty()
+    }
+
+    /// The replicas that it is to have in the end.
+    #[must_use]
+    pub fn target(&self) -> Vec<NodeId> {
+        self.replicas.iter().filter(|id| !self.removing.contains(id)).copied().collect()
+    }
+
+    /// The replicas that it had before they were being changed.
+    #[must_use]
+    pub fn original(&self) -> Vec<NodeId> {
+        self.replicas.iter().filter(|id| !self.adding.contains(id)).copied().collect()
+    }
+
+    /// The same with other replicas to come: those that it has had stay until the new ones are in sync.
+    #[must_use]
+    pub fn reassigned(&self, target: &[NodeId]) -> Self {
+        let original = self.original();
+        let leaving = self.replicas.iter().filter(|id| !target.contains(id));
+        let removing: Vec<_> = leaving.copied().collect();
+        let adding = target.iter().filter(|id| !original.contains(id)).copied().collect();
+        Self { replicas: [target, &removing].concat(), adding, removing, wanted: None, ..self.clone() }
+    }
+
+    /// The same once the new replicas are in sync: those that were to go are no replicas any more. Nothing while that cannot
+    /// be, or its leader is to go.
+    #[must_use]
+    pub fn with_target(&self) -> Option<Self> {
+        let target = self.target();
+        let is_in_target = |one: &Registration| target.contains(&one.0);
+        let isr: Vec<_> = self.isr.iter().copied().filter(is_in_target).collect();
+        let all_added = self.adding.iter().all(|id| self.is_in_sync(*id));
+        let leads = self.leader.is_some_and(|leader| is_in_target(&leader));
+        (all_added && leads).then(|| Self {
+            replicas: target,
+            isr,
+            adding: Vec::new(),
+            removing: Vec::new(),
+            ..self.clone()
+        })
+    }
+
     /// Whether a broker is in the in-sync set, under whichever registration.
     #[must_use]
     pub fn is_in_sync(&self, node: NodeId) -> bool {
@@ -155,6 +210,15 @@ impl PartitionValue {
         if self.isr.is_empty() || !distinct(isr.clone()) || isr.iter().any(|one| !self.replicas.contains(one))
         {
             return Err(format!("the in-sync set {isr:?} is not a part of the replicas {:?}", self.replicas));
+        }
+        let are_replicas = |nodes: &[NodeId]| nodes.iter().all(|id| self.replicas.contains(id));
+        let is_both = self.adding.iter().any(|id| self.removing.contains(id));
+        if !are_replicas(&self.adding) || !are_replicas(&self.removing) || is_both || self.target().is_empty()
+        {
+            return Err(format!(
+                "of the replicas {:?}, {:?} are to come and {:?} to go",
+                self.replicas, self.adding, self.removing
+            ));
         }
         if self.leader.is_some_and(|leader| !self.isr.contains(&leader)) || self.epoch < 0 {
             return Err("the leader is not in the in-sync set, or the epoch is negative".to_owned());

@@ -7,6 +7,7 @@ pub(crate) mod making;
 pub(crate) mod offsets;
 pub(crate) mod produce;
 pub(crate) mod producers;
+pub(crate) mod reassign;
 pub(crate) mod topics;
 pub(crate) mod versions;
 

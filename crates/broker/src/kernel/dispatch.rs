@@ -12,7 +12,7 @@ use headrace_wire::primitive::Reader;
 use super::Broker;
 use super::turns::Part;
 use crate::api::versions::{api_versions, supported};
-use crate::api::{cluster, configs, offsets, produce, producers, topics};
+use crate::api::{cluster, configs, offsets, produce, producers, reassign, topics};
 use crate::context::Context;
 use crate::context::call::{Call, ConnId, Outcome};
 use crate::context::task::Task;
@@ -106,6 +106,13 @@ impl<D: Disk> Broker<D> {
             ApiKey::CreatePartitions => self.run(call, reader, topics::create_partitions),
             ApiKey::DeleteGroups => self.run_in(call, reader, Self::groups, Groups::delete_groups),
             ApiKey::IncrementalAlterConfigs => self.run(call, reader, configs::incremental_alter_configs),
+            ApiKey::ElectLeaders => self.run(call, reader, reassign::elect_leaders),
+            ApiKey::AlterPartitionReassignments => {
+                self.run(call, reader, reassign::alter_partition_reassignments);
+            }
+            ApiKey::ListPartitionReassignments => {
+                self.run(call, reader, reassign::list_partition_reassignments);
+            }
             ApiKey::OffsetDelete => self.run_in(call, reader, Self::groups, Groups::offset_delete),
             ApiKey::DescribeCluster => self.run(call, reader, cluster::describe_cluster),
             ApiKey::DescribeTopicPartitions => self.run(call, reader, cluster::describe_topic_partitions),

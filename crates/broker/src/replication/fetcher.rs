@@ -111,8 +111,13 @@ impl Fetcher {
 
     /// A partition is not asked for again before a while.
     pub(super) fn pause(&mut self, place: Place, now_ms: u64) {
+        self.pause_until(place, now_ms.saturating_add(RETRY_MS));
+    }
+
+    /// A partition is not asked for again before this time.
+    pub(super) fn pause_until(&mut self, place: Place, time_ms: u64) {
         if let Some(until) = self.places.get_mut(&place) {
-            *until = now_ms.saturating_add(RETRY_MS);
+            *until = time_ms;
         }
     }
 

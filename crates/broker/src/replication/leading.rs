@@ -124,6 +124,7 @@ impl<D: Disk> Context<D> {
         });
         for place in led.collect::<Vec<_>>() {
             self.propose_isr(place);
+            self.pursue(place);
         }
     }
 }

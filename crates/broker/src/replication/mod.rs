@@ -12,7 +12,9 @@ mod leading;
 mod preferred;
 mod push;
 mod pusher;
+mod reassign;
 pub(crate) mod role;
+mod throttle;
 mod topics;
 mod view;
 
@@ -23,11 +25,13 @@ use headrace_cluster::MemberEvent;
 use headrace_cluster::model::{NodeId, Registration};
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::primitive::Records;
 
 use crate::context::Context;
 use crate::store::{Place, Removing};
-use fetcher::{Asked, Fetcher, Wish};
+use fetcher::{Asked, Fetched, Fetcher, Wish};
 use push::Pushes;
+use throttle::Throttle;
 
 pub use action::{ClusterEvent, Lane, PeerAction, PeerConn, PushAction, PushEvent, PushWrite};
 pub use pusher::PUSH_RING_BYTES_MAX;
@@ -40,6 +44,8 @@ pub(crate) struct Replication<D: Disk> {
     copied_from: BTreeMap<Place, NodeId>,
     /// Partitions that are to be here and have no log yet.
     unmade: BTreeSet<Place>,
+    /// Copies that are to be on other brokers, and no longer here.
+    unwanted: BTreeSet<Place>,
     /// Topics that are gone, and whose directories are being removed.
     removing: Vec<Removing<D>>,
     /// Topics that come once an earlier one of their name is removed.
@@ -52,6 +58,8 @@ pub(crate) struct Replication<D: Disk> {
     events: VecDeque<ClusterEvent>,
     check_due: Option<u64>,
     balance_due: Option<u64>,
+    /// Of the copies that this broker is being given.
+    throttle: Throttle,
     /// What is wrong with a copy, as it was said last.
     troubles: BTreeMap<Place, String>,
 }
@@ -63,6 +71,7 @@ impl<D: Disk> Replication<D> {
             pushes: Pushes::default(),
             copied_from: BTreeMap::new(),
             unmade: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
             removing: Vec::new(),
             postponed: BTreeSet::new(),
             acts: false,
@@ -71,6 +80,7 @@ impl<D: Disk> Replication<D> {
             events: VecDeque::new(),
             check_due: None,
             balance_due: None,
+            throttle: Throttle::default(),
             troubles: BTreeMap::new(),
         }
     }
@@ -205,7 +215,10 @@ impl<D: Disk> Replication<D> {
                 let may_cut = context.prepare_cuts(&fetched);
                 for one in fetched {
                     match context.take_over(&one, may_cut) {
-                        Ok(()) => drop(self.troubles.remove(&one.place)),
+                        Ok(()) => {
+                            self.troubles.remove(&one.place);
+                            self.throttle(context, &one);
+                        }
                         Err(why) => {
                             self.pause(context, one.place);
                             self.say(context, one.place, why);
@@ -236,6 +249,22 @@ impl<D: Disk> Replication<D> {
         let fetcher = self.copied_from.get(&place).and_then(|node| self.fetchers.get_mut(node));
         if let Some(fetcher) = fetcher {
             fetcher.pause(place, context.now.mono_ms);
+        }
+    }
+
+    /// Has a copy that this broker is being given wait, where it comes faster than it may.
+    fn throttle(&mut self, context: &Context<D>, one: &Fetched) {
+        let now_ms = context.now.mono_ms;
+        let rate = u64::try_from(context.config.follower_replication_throttled_rate).unwrap_or(u64::MAX);
+        let bytes = one.data.records.as_ref().and_then(Records::to_bytes).map_or(0, |bytes| bytes.len());
+        let value = context.cluster.as_ref().and_then(|cluster| cluster.partition(one.place));
+        let is_new = value.is_some_and(|value| value.adding.contains(&context.config.node_id));
+        if !is_new || bytes == 0 {
+            return;
+        }
+        let until = self.throttle.take(bytes as u64, rate, now_ms);
+        if let Some(fetcher) = self.copied_from.get(&one.place).and_then(|node| self.fetchers.get_mut(node)) {
+            fetcher.pause_until(one.place, until);
         }
     }
 

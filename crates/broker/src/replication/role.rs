@@ -49,8 +49,8 @@ struct Progress {
 pub(crate) struct Leading {
     pub(crate) epoch: i32,
     node: NodeId,
-    /// How many brokers are to have a copy.
-    replicas: usize,
+    /// Which brokers are to have a copy.
+    replicas: Vec<NodeId>,
     /// The in-sync set, as the view has it.
     isr: Vec<Registration>,
     /// Who was asked into it since: they count, as nobody knows whether it was done.
@@ -80,7 +80,7 @@ impl Leading {
         let mut leading = Self {
             epoch,
             node,
-            replicas: value.replicas.len(),
+            replicas: value.replicas.clone(),
             isr: value.isr.clone(),
             asked: Vec::new(),
             modified,
@@ -106,7 +106,7 @@ impl Leading {
 
     /// How many brokers are to have a copy.
     pub(crate) fn replicas(&self) -> usize {
-        self.replicas
+        self.replicas.len()
     }
 
     /// Whether a broker is in the in-sync set, or was asked into it.
@@ -121,7 +121,8 @@ impl Leading {
             return;
         }
         self.modified = modified;
-        self.replicas = value.replicas.len();
+        self.replicas.clone_from(&value.replicas);
+        self.followers.retain(|node, _| value.replicas.contains(node));
         self.isr.clone_from(&value.isr);
         self.asked.clear();
         self.change = None;
@@ -218,6 +219,16 @@ impl Leading {
         self.change = Some(command);
     }
 
+    /// Whether a change of the partition is under way that it has asked for.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// A change of the partition was asked for that puts nobody into the in-sync set.
+    pub(crate) fn await_change(&mut self, command: CommandId) {
+        self.change = Some(command);
+    }
+
     /// It was refused, or nobody knows what has become of it.
     pub(crate) fn ask_again(&mut self, command: CommandId) {
         if self.change == Some(command) {
@@ -234,7 +245,13 @@ mod tests {
     const OTHER: Registration = Registration(2, 12);
 
     fn partition(isr: &[Registration]) -> PartitionValue {
-        PartitionValue { replicas: vec![1, 2], leader: Some(OWN), epoch: 3, isr: isr.to_vec() }
+        PartitionValue {
+            replicas: vec![1, 2],
+            leader: Some(OWN),
+            epoch: 3,
+            isr: isr.to_vec(),
+            ..PartitionValue::default()
+        }
     }
 
     /// A leader of ten committed records, at the time 1000.

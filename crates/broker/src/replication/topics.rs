@@ -93,6 +93,7 @@ impl<D: Disk> Replication<D> {
             }
         }
         self.unmade.retain(|place| place.0 != id);
+        self.unwanted.retain(|place| place.0 != id);
         match context.store.start_removal(name) {
             Ok(Some((removing, watchers))) => {
                 self.removing.push(removing);

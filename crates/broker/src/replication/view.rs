@@ -80,21 +80,50 @@ impl<D: Disk> Replication<D> {
         let Some(value) = cluster.partition(place).cloned() else { return };
         // It is looked at again when its topic comes.
         let Some(topic) = context.store.by_id(place.0) else { return };
-        if topic.partition(place.1).is_some() {
+        let is_to_be_here = value.replicas.contains(&context.config.node_id);
+        let is_here = topic.partition(place.1).is_some();
+        if is_to_be_here {
+            self.unwanted.remove(&place);
+        }
+        if is_here && !is_to_be_here {
+            self.leave(context, place, value.epoch);
+        } else if is_here {
             self.take_role(context, place, &value);
-        } else if value.replicas.contains(&context.config.node_id) && place.1 < topic.partition_count() {
+        } else if is_to_be_here && place.1 < topic.partition_count() {
             self.unmade.insert(place);
+        } else {
+            self.unmade.remove(&place);
         }
     }
 
-    /// Has logs be made that are missing.
+    /// A copy is to be on other brokers, and they have it by now. What this one has is removed, but not at its first look at the
+    /// cluster: what was said while it was away may be an older store's word.
+    fn leave(&mut self, context: &mut Context<D>, place: Place, epoch: i32) {
+        self.follow(context, place, epoch, None);
+        if self.has_seen {
+            self.unwanted.insert(place);
+            return;
+        }
+        let topic = context.store.by_id(place.0).map(|topic| topic.name.clone()).unwrap_or_default();
+        match context.store.set_copy_aside(place) {
+            Ok(None) => {}
+            Ok(Some(name)) => {
+                let why =
+                    format!("{topic}-{} is on other brokers now; its folder is kept as {name}", place.1);
+                context.store.note_trouble(&why);
+            }
+            Err(error) => context.store.note_trouble(&error),
+        }
+    }
+
+    /// Has logs be made that are missing, and removed that are to be elsewhere.
     fn make_more(&self, context: &mut Context<D>) {
-        if !self.unmade.is_empty() || !self.removing.is_empty() {
+        if !self.unmade.is_empty() || !self.unwanted.is_empty() || !self.removing.is_empty() {
             context.connections.due.push_back(Due::Copies);
         }
     }
 
-    /// Makes some of the logs that are missing, and removes some directories of topics that are gone.
+    /// Makes some of the logs that are missing, and removes some that are to be elsewhere, or of topics that are gone.
     pub(crate) fn step(&mut self, context: &mut Context<D>) {
         let places: Vec<Place> = self.unmade.iter().copied().take(LOGS_PER_TURN).collect();
         for place in &places {
@@ -107,9 +136,29 @@ impl<D: Disk> Replication<D> {
                 context.store.note_trouble(&format!("copies of partitions cannot be made: {error}"));
             }
         }
+        self.drop_unwanted(context);
         self.remove_some(context);
         self.make_more(context);
         self.fetch_all(context);
+    }
+
+    /// Removes some of the copies that are to be elsewhere.
+    fn drop_unwanted(&mut self, context: &mut Context<D>) {
+        let places: Vec<Place> = self.unwanted.iter().copied().take(LOGS_PER_TURN).collect();
+        if places.is_empty() {
+            return;
+        }
+        for place in &places {
+            self.unwanted.remove(place);
+            self.troubles.remove(place);
+            context.flushes.forget(&mut context.store, *place);
+            let failure = context.failure_of_lost(*place);
+            context.unacknowledged.fail(&mut context.connections, (*place, Until::Synced), failure);
+            context.changes.push_back(Change::LeaderChanged { place: *place });
+        }
+        if let Err(error) = context.store.drop_copies(&places) {
+            context.store.note_trouble(&format!("copies that are elsewhere now cannot be removed: {error}"));
+        }
     }
 
     fn take_role(&mut self, context: &mut Context<D>, place: Place, value: &PartitionValue) {
@@ -132,7 +181,8 @@ impl<D: Disk> Replication<D> {
             && leading.epoch == epoch
         {
             leading.update(value, modified);
-            return context.advance(place, 0);
+            context.advance(place, 0);
+            return context.pursue(place);
         }
         if latest >= epoch {
             self.is_refused(context, place, (epoch, latest), true);
@@ -148,6 +198,7 @@ impl<D: Disk> Replication<D> {
         context.changes.push_back(Change::RoleChanged { place, watchers });
         self.pushes.end(place);
         self.copy_from(context, place, None);
+        context.pursue(place);
     }
 
     /// The log knows an epoch that is to begin only now: the store is older than the log. Other records may have been written

@@ -110,19 +110,77 @@ impl<D: Disk> Store<D> {
         if made { self.store_state() } else { Ok(()) }
     }
 
+    /// Removes copies that are to be on other brokers, with their directories.
+    pub(crate) fn drop_copies(&mut self, places: &[Place]) -> Result<(), LogError> {
+        let mut gone = Vec::new();
+        for (id, index) in places {
+            let slot = self.ids.get(id).copied();
+            let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { continue };
+            let at = usize::try_from(*index).ok().and_then(|at| topic.partitions.get_mut(at));
+            if let Some(partition) = at.and_then(Option::take) {
+                gone.push((topic.name.clone(), *index, *id, partition));
+            }
+        }
+        // Until they are gone the state file says that they go: a start finishes it.
+        self.leaving.extend(gone.iter().map(|(name, index, ..)| (name.clone(), *index)));
+        if let Err(error) = self.store_state() {
+            for (name, index, id, partition) in gone {
+                self.leaving.remove(&(name, index));
+                let slot = self.ids.get(&id).copied();
+                let topic = slot.and_then(|slot| self.topics.get_mut(slot));
+                let at = usize::try_from(index).ok();
+                if let Some(place) = topic.zip(at).and_then(|(topic, at)| topic.partitions.get_mut(at)) {
+                    *place = Some(partition);
+                }
+            }
+            return Err(error);
+        }
+        let mut failed = Ok(());
+        for (name, index, _, partition) in gone {
+            drop(partition);
+            let Some(dir) = &mut self.dir else { return Err(closed(&self.path)) };
+            match dir.delete_log(&name, index) {
+                Ok(()) => drop(self.leaving.remove(&(name, index))),
+                Err(error) => failed = Err(error),
+            }
+        }
+        self.state_due.get_or_insert(0);
+        failed
+    }
+
     /// Takes a topic out of the store and keeps its directories under other names, which are answered.
     pub(crate) fn set_aside(&mut self, name: &str) -> Result<Vec<String>, LogError> {
         let Some(topic) = self.take(name) else { return Ok(Vec::new()) };
         let hosted: Vec<i32> = topic.hosted().map(|(index, _)| index).collect();
         drop(topic);
+        let names = hosted.iter().map(|index| format!("{name}-{index}"));
+        let names = self.rename_aside(names)?;
+        self.store_state()?;
+        Ok(names)
+    }
+
+    /// Takes a copy out of the store and keeps its directory under another name, which is answered.
+    pub(crate) fn set_copy_aside(&mut self, (id, index): Place) -> Result<Option<String>, LogError> {
+        let slot = self.ids.get(&id).copied();
+        let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { return Ok(None) };
+        let at = usize::try_from(index).ok().and_then(|at| topic.partitions.get_mut(at));
+        let Some(partition) = at.and_then(Option::take) else { return Ok(None) };
+        drop(partition);
+        let name = format!("{}-{index}", topic.name);
+        let names = self.rename_aside(std::iter::once(name))?;
+        self.store_state()?;
+        Ok(names.into_iter().next())
+    }
+
+    /// Renames directories, so that they belong to no topic.
+    fn rename_aside(&self, names: impl Iterator<Item = String>) -> Result<Vec<String>, LogError> {
         let taken = self.disk.read_dir(&self.path).map_err(|source| DiskError {
             action: "list",
             path: self.path.clone(),
             source,
         })?;
-        let mut names = Vec::new();
-        for index in hosted {
-            let name = format!("{name}-{index}");
+        let mut all = Vec::new();
+        for name in names {
             let aside = aside_name(&name, &taken);
             let (from, to) = (self.path.join(&name), self.path.join(&aside));
             self.disk.rename(&from, &to).map_err(|source| DiskError {
@@ -130,9 +188,8 @@ impl<D: Disk> Store<D> {
                 path: from,
                 source,
             })?;
-            names.push(aside);
+            all.push(aside);
         }
-        self.store_state()?;
-        Ok(names)
+        Ok(all)
     }
 }

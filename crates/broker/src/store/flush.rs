@@ -129,6 +129,11 @@ impl Flushes {
         }
     }
 
+    /// A copy is here no longer.
+    pub(crate) fn forget<D: Disk>(&mut self, store: &mut Store<D>, place: Place) {
+        self.came_online(store, place);
+    }
+
     /// A topic was deleted.
     pub(crate) fn forget_topic<D: Disk>(&mut self, store: &mut Store<D>, topic: Uuid) {
         let gone: Vec<_> = self.offline.iter().copied().filter(|(of, _)| *of == topic).collect();

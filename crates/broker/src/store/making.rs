@@ -5,7 +5,6 @@
 //! of a topic that was being removed directories that the state file names, which it removes too.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use headrace_log::{Disk, Log, LogError};
@@ -44,7 +43,7 @@ impl<D: Disk> Making<D> {
 /// Directories that are to go.
 pub(crate) struct Removing<D: Disk> {
     name: Arc<str>,
-    left: Range<i32>,
+    left: std::vec::IntoIter<i32>,
     /// Their logs, which go with them: thousands at once take their time as well.
     logs: std::vec::IntoIter<Log<D>>,
     /// The state file names them.
@@ -150,7 +149,7 @@ impl<D: Disk> Store<D> {
     /// What was made is not to be: its files are to be removed with [`Store::remove_some`]. The name stays taken until then.
     pub(crate) fn give_up(&mut self, making: Making<D>) -> Removing<D> {
         // What is there beyond those that were made is not this topic's.
-        let left = making.first..making.next();
+        let left = (making.first..making.next()).collect::<Vec<_>>().into_iter();
         Removing { left, name: making.name, logs: making.logs.into_iter(), is_noted: false, failed: None }
     }
 
@@ -172,9 +171,10 @@ impl<D: Disk> Store<D> {
             watchers.extend(partition.followers);
             partition.log
         };
+        let hosted: Vec<_> = topic.hosted().map(|(index, _)| index).collect();
         let logs: Vec<_> = topic.partitions.into_iter().flatten().map(&mut log_of).collect();
-        let removing =
-            Removing { name, left: 0..count, logs: logs.into_iter(), is_noted: true, failed: None };
+        let (left, logs) = (hosted.into_iter(), logs.into_iter());
+        let removing = Removing { name, left, logs, is_noted: true, failed: None };
         Ok(Some((removing, watchers)))
     }
 
@@ -189,7 +189,7 @@ impl<D: Disk> Store<D> {
                 removing.failed.get_or_insert(error);
             }
         }
-        if !removing.left.is_empty() {
+        if removing.left.len() > 0 {
             return true;
         }
         self.busy.remove(&removing.name);

@@ -168,6 +168,8 @@ pub(crate) struct Store<D: Disk> {
     busy: BTreeSet<Arc<str>>,
     /// Topics whose directories are being removed, and how many those are.
     deleting: BTreeMap<Arc<str>, i32>,
+    /// Copies that are being removed, while others of their topics stay.
+    leaving: BTreeSet<(Arc<str>, i32)>,
     state: State,
     producer_ids_left: std::ops::Range<i64>,
     troubles: Vec<String>,
@@ -394,7 +396,8 @@ impl<D: Disk> Store<D> {
         let directories = |(name, count): (&Arc<str>, &i32)| -> Vec<String> {
             (0..*count).map(|partition| format!("{name}-{partition}")).collect()
         };
-        self.state.deleting = self.deleting.iter().flat_map(directories).collect();
+        let leaving = self.leaving.iter().map(|(name, index)| format!("{name}-{index}"));
+        self.state.deleting = self.deleting.iter().flat_map(directories).chain(leaving).collect();
         let stored = state::store(&self.disk, &self.path, &self.state);
         self.state_due = stored.is_err().then_some(0);
         self.is_epoch_stored |= stored.is_ok();

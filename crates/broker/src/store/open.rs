@@ -1,6 +1,6 @@
 //! Opening a data directory: what is in it, and what had to be repaired.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -119,7 +119,7 @@ impl<D: Disk> Store<D> {
         let clean = dir.was_clean() || (!is_stored && found.is_empty());
         for name in std::mem::take(&mut state.deleting) {
             if let Some((topic, index)) = name.rsplit_once('-').and_then(|(t, p)| Some((t, p.parse().ok()?)))
-                && !state.topics.iter().any(|t| t.name == topic)
+                && !state.topics.iter().any(|t| t.name == topic && t.has_here(index))
                 && found.remove(&(topic.to_owned(), index)).is_some()
             {
                 dir.delete_log(topic, index)?;
@@ -138,14 +138,15 @@ impl<D: Disk> Store<D> {
             path,
             topics: Slab::new(),
             names: BTreeMap::new(),
-            flat: std::collections::BTreeSet::new(),
+            flat: BTreeSet::new(),
             ids: HashMap::new(),
-            busy: std::collections::BTreeSet::new(),
+            busy: BTreeSet::new(),
             producer_ids_left: 0..0,
             troubles: Vec::new(),
             state_due: None,
             is_epoch_stored: true,
             deleting: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             checkpointed: None,
             state,
         };
@@ -209,7 +210,7 @@ impl<D: Disk> Store<D> {
         let settings = topic_config::settings(config, &known.configs);
         let mut partitions = Vec::new();
         for index in (0..).take(usize::try_from(known.partitions).unwrap_or(usize::MAX)) {
-            if known.hosted.as_ref().is_some_and(|hosted| !hosted.contains(&index)) {
+            if !known.has_here(index) {
                 partitions.push(None);
                 continue;
             }

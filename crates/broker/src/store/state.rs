@@ -56,6 +56,13 @@ pub(crate) struct TopicState {
     pub(crate) configs: BTreeMap<String, String>,
 }
 
+impl TopicState {
+    /// Whether a partition is to be in the data directory.
+    pub(super) fn has_here(&self, index: i32) -> bool {
+        self.hosted.as_ref().is_none_or(|hosted| hosted.contains(&index))
+    }
+}
+
 impl Default for State {
     fn default() -> Self {
         Self {

@@ -40,6 +40,9 @@ struct Counts {
     pushed: u64,
     read_in_memory: u64,
     over_verbs: u64,
+    /// Replicas that were asked for, and how often it has others in the end.
+    moves: u64,
+    moved: u64,
 }
 
 struct Chaos {
@@ -59,6 +62,8 @@ struct Chaos {
     written: u64,
     /// Who has lost power last, and the registration under which it was in sync then.
     powerless: Option<(i32, i64)>,
+    /// Who has copies in the beginning.
+    first: Vec<i32>,
     counts: Counts,
     traces: bool,
 }
@@ -66,7 +71,7 @@ struct Chaos {
 impl Chaos {
     fn new(seed: u64) -> Self {
         let mut chance = Chance(seed);
-        let brokers = if chance.below(4) == 0 { 5 } else { 3 };
+        let brokers = if chance.below(2) == 0 { 5 } else { 3 };
         let ids: Vec<i32> = (1..=brokers).collect();
         // Leaders hand over to first replicas while records are written.
         let interval = ("leader.imbalance.check.interval.seconds", ["2", "300"][chance.below(2) as usize]);
@@ -82,6 +87,7 @@ impl Chaos {
         let min = ["1", "2"][chance.below(2) as usize];
         trio.create("t", 1, copies, &[("min.insync.replicas", min)]);
         trio.pass(500);
+        let (first, _) = trio.folders("t");
         let most = [0, 5, 100, 1500][chance.below(4) as usize];
         trio.delays = (most > 0).then_some((seed, most));
         Self {
@@ -96,6 +102,7 @@ impl Chaos {
             over: Vec::new(),
             written: 0,
             powerless: None,
+            first,
             counts: Counts::default(),
             traces: std::env::var("HEADRACE_SIM_SEED").is_ok(),
         }
@@ -112,7 +119,8 @@ impl Chaos {
             0..40 => self.produce(),
             40..48 => self.read(),
             48..52 => self.begin_reading(),
-            52..58 => self.kill(),
+            52..54 => self.move_replicas(),
+            54..58 => self.kill(),
             58..61 => self.stop(),
             61..73 => self.start(),
             73..75 => self.lose_power(),
@@ -238,6 +246,25 @@ impl Chaos {
         }
     }
 
+    /// Somebody wants the copies on other brokers, or another leader, or nothing of that any more.
+    fn move_replicas(&mut self) {
+        let Some(by) = self.any_up() else { return };
+        match self.chance.below(4) {
+            0 => self.trio.ask_for_first(by),
+            1 => self.trio.ask_to_reassign(by, "t", None),
+            _ => {
+                let mut ids: Vec<i32> = (1..=self.brokers).collect();
+                let pick = |chance: &mut Chance, ids: &mut Vec<i32>| {
+                    ids.swap_remove(chance.below(ids.len() as u64) as usize)
+                };
+                let target: Vec<i32> = (0..3).map(|_| pick(&mut self.chance, &mut ids)).collect();
+                self.counts.moves += 1;
+                self.say(&format!("is asked for replicas {target:?}"), by);
+                self.trio.ask_to_reassign(by, "t", Some(&target));
+            }
+        }
+    }
+
     fn kill(&mut self) {
         if self.trio.ids().len() > 1
             && let Some(id) = self.any_up()
@@ -254,10 +281,10 @@ impl Chaos {
     fn lose_power(&mut self) {
         let Some(id) = self.any_up() else { return };
         let in_sync = self.trio.in_sync();
-        // Who has lost power before is in sync anew.
-        let is_whole = self.powerless.is_none_or(|(id, was)| in_sync.get(&id).is_some_and(|now| *now != was));
+        // Who has lost power before is in sync anew, or no longer.
+        let is_whole = self.powerless.is_none_or(|(id, was)| in_sync.get(&id) != Some(&was));
         if self.down.is_empty()
-            && in_sync.len() == 3
+            && in_sync.len() >= 3
             && is_whole
             && let Some(now) = in_sync.get(&id)
         {
@@ -316,6 +343,9 @@ impl Chaos {
         self.check_leaders();
         let id = self.trio.ids()[0];
         let (leader, epoch, isr) = self.trio.state_on_own(id, "t");
+        let (have, wanted) = self.trio.folders("t");
+        assert_eq!(have, wanted, "who is to have a copy has one");
+        self.counts.moved = u64::from(have != self.first);
         let troubles: Vec<_> = (1..=self.brokers).map(|id| self.trio.troubles(id)).collect();
         assert!(leader > 0, "somebody leads: {troubles:?}");
         assert_eq!(isr.len(), 3, "all are in sync: {troubles:?}");
@@ -367,6 +397,8 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
         sum.pushed += counts.pushed;
         sum.read_in_memory += counts.read_in_memory;
         sum.over_verbs += counts.over_verbs;
+        sum.moves += counts.moves;
+        sum.moved += counts.moved;
     }
     println!("{sum:?}");
     let runs = seeds.end - seeds.start;
@@ -382,6 +414,8 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
             sum.pushed,
             sum.read_in_memory,
             sum.over_verbs,
+            sum.moves,
+            sum.moved,
         ] {
             assert!(count >= runs / 5, "too little has happened: {sum:?}");
         }

@@ -22,6 +22,7 @@ mod offsets;
 mod producing;
 mod pushes;
 mod reads;
+mod reassign;
 mod replicas;
 mod restart;
 mod shared;

@@ -1,6 +1,7 @@
 //! Several brokers of one cluster: their metadata store is in memory, and so are their disks and their network.
 
 mod links;
+mod placing;
 mod readers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -830,6 +831,16 @@ impl Trio {
         let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
         let metadata = self.call_on_own(of, 12, &all);
         metadata.topics.into_iter().find(|found| found.name.as_deref() == Some(topic)).unwrap()
+    }
+
+    /// Sends a request whose answer nobody waits for.
+    fn tell<R: Request>(&mut self, to: i32, version: i16, request: &R) {
+        let node = self.nodes.get_mut(&to).unwrap();
+        node.broker.handle_connect(self.now, SECOND, "127.0.0.1:5001");
+        let encoded = frame::encode_request(version, 0, Some("test"), request).unwrap();
+        node.broker.handle_frame(self.now, SECOND, encoded.to_bytes().unwrap().slice(4..));
+        self.settle();
+        self.nodes.get_mut(&to).unwrap().broker.handle_disconnect(self.now, SECOND);
     }
 
     fn call_on_own<R: Request>(&mut self, to: i32, version: i16, request: &R) -> R::Response {

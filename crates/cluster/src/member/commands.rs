@@ -103,8 +103,12 @@ impl Member {
             let Some(leader) = isr.first().copied() else {
                 return Err(format!("partition {index}: none of the brokers {replicas:?} is alive"));
             };
-            let partition =
-                PartitionValue { replicas: replicas.clone(), leader: Some(leader), epoch: 0, isr };
+            let partition = PartitionValue {
+                replicas: replicas.clone(),
+                leader: Some(leader),
+                isr,
+                ..PartitionValue::default()
+            };
             Ok(Change::Put(Key::Partition((id, index)).text(), model::encode(&partition), None))
         };
         all.iter().zip(first..).map(change).collect()
@@ -121,7 +125,6 @@ impl Member {
         isr: &[Registration],
     ) -> Result<CommandId, String> {
         self.now_ms = now_ms;
-        let own = self.own_compare()?;
         let registration = self.own_registration();
         let partition = self.view.partitions.get(&place).filter(|_| self.leads(now_ms, place).is_some());
         let Some(partition) = partition else { return Err("it does not lead the partition".to_owned()) };
@@ -129,11 +132,8 @@ impl Member {
         if !isr.contains(&registration) || !isr.iter().all(fits) {
             return Err(format!("{isr:?} are not replicas that are alive, itself among them"));
         }
-        let key = Key::Partition(place).text();
         let value = PartitionValue { isr: isr.to_vec(), ..partition.value.clone() };
-        let compares = vec![own, Compare::Modified(key.clone(), partition.modified)];
-        let changes = vec![Change::Put(key, model::encode(&value), None)];
-        Ok(self.command(vec![Request::Commit { compares, changes }]))
+        self.put_partition(place, &value, Vec::new())
     }
 
     /// Hands a partition that it leads over to another broker of its in-sync set. It leads it no longer from here on.
@@ -196,7 +196,7 @@ impl Member {
         };
         let key = Key::Partition(place).text();
         let mut compares = vec![own, Compare::Modified(key.clone(), partition.modified)];
-        let mut value = partition.value.clone();
+        let mut value = PartitionValue { wanted: None, ..partition.value.clone() };
         let handing = Handing { epoch: value.epoch, again: None };
         // Each time that somebody begins to lead has an epoch of its own.
         value.epoch = value.epoch.saturating_add(1);
@@ -227,13 +227,13 @@ impl Member {
         }
     }
 
-    fn own_compare(&self) -> Result<Compare, String> {
+    pub(super) fn own_compare(&self) -> Result<Compare, String> {
         let epoch =
             self.acts(self.now_ms).ok_or("the broker is not a member of its cluster at the moment")?;
         Ok(Compare::Created(Key::Node(self.config.node).text(), epoch))
     }
 
-    fn command(&mut self, requests: Vec<Request>) -> CommandId {
+    pub(super) fn command(&mut self, requests: Vec<Request>) -> CommandId {
         self.next_id += 1;
         let id = CommandId(self.next_id);
         self.commands.insert(id, Command(requests));

@@ -161,7 +161,8 @@ impl Member {
         let others = value.isr.iter().filter(|one| one.0 != own.0 && self.view.is_alive(**one));
         let others: Vec<_> = others.copied().collect();
         let isr = if value.is_in_sync(own.0) { [vec![own], others].concat() } else { vec![own] };
-        PartitionValue { leader: Some(own), epoch: value.epoch.saturating_add(1), isr, ..value.clone() }
+        let epoch = value.epoch.saturating_add(1);
+        PartitionValue { leader: Some(own), epoch, isr, wanted: None, ..value.clone() }
     }
 
     pub(super) fn answer_election(&mut self, places: &[Place], answer: &Answer) {

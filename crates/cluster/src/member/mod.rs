@@ -3,6 +3,7 @@
 mod commands;
 mod elections;
 mod lease;
+mod reassign;
 
 use std::collections::{BTreeMap, VecDeque};
 
