@@ -11,7 +11,7 @@ from headrace._options import OptionValue, Servers, pairs
 from headrace._types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -126,6 +126,18 @@ class ShareOffset:
     """Number of records that it has not finished; None if the broker does not know."""
 
 
+@dataclass(frozen=True)
+class Reassignment:
+    """A partition that is being given other replicas."""
+
+    replicas: list[int]
+    """Node ids of all replicas that it has at the moment."""
+    adding: list[int]
+    """Of these the new ones, which do not have all records yet."""
+    removing: list[int]
+    """Of these the ones that are removed once the new ones have all records."""
+
+
 class Admin:
     """Inspects and changes topics, offsets and groups.
 
@@ -230,6 +242,52 @@ class Admin:
         found = self._native.delete_records([((tp[0], tp[1]), o) for tp, o in offsets.items()])
         return {TopicPartition(*tp): start for tp, start in found}
 
+    def alter_partition_reassignments(self, replicas: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Gives partitions other replicas (KIP-455).
+
+        It returns once the cluster has noted it. The replicas that a partition has stay until the new ones have all
+        records; `list_partition_reassignments` shows which partitions are not done.
+
+        Args:
+            replicas: for each partition the node ids of its replicas, the one that is to lead first; None stops what is
+                under way, and the partition keeps the replicas that it had.
+
+        Raises:
+            InvalidReplicaAssignmentError: a broker that is not there, or one named twice.
+            NoReassignmentInProgressError: None for a partition that is not being given other replicas.
+        """
+        self._native.alter_partition_reassignments([((tp[0], tp[1]), to) for tp, to in replicas.items()])
+
+    def list_partition_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """The partitions that are being given other replicas."""
+        found = self._native.list_partition_reassignments()
+        return {TopicPartition(*tp): Reassignment(*to) for tp, to in found}
+
+    def elect_leaders(self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False) -> None:
+        """Has the first replica of each partition lead (KIP-460), and waits until it does.
+
+        A partition that is led as asked for stays as it is. Where the first replica is not in sync, it waits for that,
+        for at most ``default.api.timeout.ms``.
+
+        Args:
+            partitions: which; None for all that another replica leads.
+            unclean: where a partition has no leader, have any replica lead that is there. Records that only others have
+                are lost.
+
+        Raises:
+            PreferredLeaderNotAvailableError: a first replica is not in sync.
+            EligibleLeadersNotAvailableError: no replica of a partition is there.
+        """
+        if partitions is None:
+            names = self.list_topics(include_internal=True)
+            described = self.describe_topics(names).values() if names else ()
+            all_of = ((topic.name, one) for topic in described for one in topic.partitions)
+            wanted = [(name, one.partition) for name, one in all_of if _is_to_change(one, unclean=unclean)]
+        else:
+            wanted = [(tp[0], tp[1]) for tp in partitions]
+        if wanted:
+            self._native.elect_leaders(wanted, unclean)
+
     def describe_topic_config(self, topic: str) -> dict[str, str | None]:
         """A topic's settings by Kafka's names."""
         return dict(self._native.describe_topic_config(topic))
@@ -270,6 +328,10 @@ class Admin:
     ) -> None:
         """Closes it."""
         self.close()
+
+
+def _is_to_change(partition: PartitionDescription, *, unclean: bool) -> bool:
+    return partition.leader < 0 if unclean else partition.leader != partition.replicas[0]
 
 
 def _names(given: Iterable[str]) -> list[str]:

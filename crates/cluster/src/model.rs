@@ -128,60 +128,66 @@ pub struct PartitionValue {
     pub epoch: i32,
     /// Who has all committed records. A broker that has registered anew since may lack some.
     pub isr: Vec<Registration>,
-    /// Of the replicas those that are new, until all of them are in sync.
+    /// While it gets other replicas: those that it is to have in the end, and those that it had before. All of them have copies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub adding: Vec<NodeId>,
-    /// Of the replicas those that go once the new ones are in sync.
+    pub target: Vec<NodeId>,
+    /// See `target`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub removing: Vec<NodeId>,
+    pub original: Vec<NodeId>,
     /// Who is to lead, as somebody has asked; its leader hands it over, or takes this back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<NodeId>,
 }
 
 impl PartitionValue {
-    /// Whether its replicas are being changed.
+    /// Whether it is getting other replicas.
     #[must_use]
     pub fn is_reassigned(&self) -> bool {
-        !self.adding.is_empty() || !self.removing.is_empty()
+        !self.target.is_empty()
     }
 
-    /// The replicas that it is to have in the end.
+    /// Of the replicas those that are new.
     #[must_use]
-    pub fn target(&self) -> Vec<NodeId> {
-        self.replicas.iter().filter(|id| !self.removing.contains(id)).copied().collect()
+    pub fn adding(&self) -> Vec<NodeId> {
+        self.target.iter().filter(|id| !self.original.contains(id)).copied().collect()
     }
 
-    /// The replicas that it had before they were being changed.
+    /// Of the replicas those that go once the new ones are in sync.
     #[must_use]
-    pub fn original(&self) -> Vec<NodeId> {
-        self.replicas.iter().filter(|id| !self.adding.contains(id)).copied().collect()
+    pub fn removing(&self) -> Vec<NodeId> {
+        let goes = |id: &&NodeId| self.is_reassigned() && !self.target.contains(id);
+        self.replicas.iter().filter(goes).copied().collect()
     }
 
-    /// The same with other replicas to come: those that it has had stay until the new ones are in sync.
+    /// The same with other replicas to come, or, without some, with those that it had: those that have copies stay until the new
+    /// ones are in sync.
     #[must_use]
-    pub fn reassigned(&self, target: &[NodeId]) -> Self {
-        let original = self.original();
+    pub fn reassigned(&self, target: Option<&[NodeId]>) -> Self {
+        let original = if self.is_reassigned() { &self.original } else { &self.replicas };
+        let target = target.unwrap_or(original);
         let leaving = self.replicas.iter().filter(|id| !target.contains(id));
-        let removing: Vec<_> = leaving.copied().collect();
-        let adding = target.iter().filter(|id| !original.contains(id)).copied().collect();
-        Self { replicas: [target, &removing].concat(), adding, removing, wanted: None, ..self.clone() }
+        let replicas: Vec<_> = target.iter().chain(leaving).copied().collect();
+        let (mut changed, is_order) = (self.clone(), replicas.len() == self.replicas.len());
+        changed.wanted = None;
+        // The same brokers in another order need not be waited for.
+        let is_done = is_order && target.len() == replicas.len() && !self.is_reassigned();
+        (changed.target, changed.original) =
+            if is_done { (Vec::new(), Vec::new()) } else { (target.to_vec(), original.clone()) };
+        changed.replicas = replicas;
+        changed
     }
 
     /// The same once the new replicas are in sync: those that were to go are no replicas any more. Nothing while that cannot
     /// be, or its leader is to go.
     #[must_use]
     pub fn with_target(&self) -> Option<Self> {
-        let target = self.target();
-        let is_in_target = |one: &Registration| target.contains(&one.0);
-        let isr: Vec<_> = self.isr.iter().copied().filter(is_in_target).collect();
-        let all_added = self.adding.iter().all(|id| self.is_in_sync(*id));
-        let leads = self.leader.is_some_and(|leader| is_in_target(&leader));
-        (all_added && leads).then(|| Self {
-            replicas: target,
-            isr,
-            adding: Vec::new(),
-            removing: Vec::new(),
+        let stays = |one: &Registration| self.target.contains(&one.0);
+        let all_added = self.adding().iter().all(|id| self.is_in_sync(*id));
+        (all_added && self.leader.is_some_and(|leader| stays(&leader))).then(|| Self {
+            replicas: self.target.clone(),
+            isr: self.isr.iter().copied().filter(stays).collect(),
+            target: Vec::new(),
+            original: Vec::new(),
             ..self.clone()
         })
     }
@@ -212,12 +218,16 @@ impl PartitionValue {
             return Err(format!("the in-sync set {isr:?} is not a part of the replicas {:?}", self.replicas));
         }
         let are_replicas = |nodes: &[NodeId]| nodes.iter().all(|id| self.replicas.contains(id));
-        let is_both = self.adding.iter().any(|id| self.removing.contains(id));
-        if !are_replicas(&self.adding) || !are_replicas(&self.removing) || is_both || self.target().is_empty()
+        let (target, original) = (&self.target, &self.original);
+        if !are_replicas(target)
+            || !are_replicas(original)
+            || target.is_empty() != original.is_empty()
+            || !distinct(target.clone())
+            || !distinct(original.clone())
         {
             return Err(format!(
-                "of the replicas {:?}, {:?} are to come and {:?} to go",
-                self.replicas, self.adding, self.removing
+                "replicas {:?}, which are to be {target:?} and were {original:?}",
+                self.replicas
             ));
         }
         if self.leader.is_some_and(|leader| !self.isr.contains(&leader)) || self.epoch < 0 {

@@ -1,9 +1,11 @@
 //! The admin client.
 
-use headrace_client::admin::{AdminOutcome, AdminRequest, ConfigChange, ConfigResource, NewTopic};
+use headrace_client::admin::{
+    AdminOutcome, AdminRequest, ConfigChange, ConfigResource, NewTopic, Reassignment,
+};
 use headrace_client::error::Error;
 use headrace_client::options::AdminConfig;
-use headrace_client::partition::CommitOffset;
+use headrace_client::partition::{CommitOffset, TopicPartition};
 use headrace_net::client::{AdminClient, CallError, mismatch};
 use pyo3::prelude::*;
 
@@ -23,6 +25,8 @@ type PyNewTopic = (String, i32, i16, Vec<(String, String)>);
 type PyOffset = (Tp, (i64, i64, i32));
 /// partition; first offset that is not done with, records that are not done with
 type PyShareOffset = (Tp, (i64, Option<i64>));
+/// replicas, the new ones among them, and those that go
+type PyReassignment = (Vec<i32>, Vec<i32>, Vec<i32>);
 /// name, value
 type PySetting = (String, Option<String>);
 /// node, host, port, rack
@@ -140,10 +144,7 @@ impl Admin {
         };
         let offsets = offsets.into_iter().map(commit).collect();
         let request = AdminRequest::AlterGroupOffsets { group: group_id, offsets };
-        self.ask(py, "setting a group's offsets", request, |outcome| match outcome {
-            AdminOutcome::Partitions(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
-            _ => Err(mismatch()),
-        })
+        self.ask(py, "setting a group's offsets", request, partitions_done)
     }
 
     fn delete_groups(&self, py: Python<'_>, group_ids: Vec<String>) -> PyResult<()> {
@@ -158,6 +159,34 @@ impl Admin {
             }
             _ => Err(mismatch()),
         })
+    }
+
+    fn alter_partition_reassignments(
+        &self,
+        py: Python<'_>,
+        replicas: Vec<(Tp, Option<Vec<i32>>)>,
+    ) -> PyResult<()> {
+        let partitions = replicas.into_iter().map(|(tp, replicas)| (name(tp), replicas)).collect();
+        self.ask(py, "giving partitions other replicas", AdminRequest::Reassign(partitions), partitions_done)
+    }
+
+    fn list_partition_reassignments(&self, py: Python<'_>) -> PyResult<Vec<(Tp, PyReassignment)>> {
+        let what = "listing partitions that get other replicas";
+        self.ask(py, what, AdminRequest::ListReassignments, |outcome| match outcome {
+            AdminOutcome::Reassignments(found) => {
+                let one = |(tp, to): (TopicPartition, Reassignment)| {
+                    (pair(&tp), (to.replicas, to.adding, to.removing))
+                };
+                Ok(found.into_iter().map(one).collect())
+            }
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn elect_leaders(&self, py: Python<'_>, partitions: Vec<Tp>, unclean: bool) -> PyResult<()> {
+        let partitions = partitions.into_iter().map(name).collect();
+        let request = AdminRequest::ElectLeaders { partitions, unclean };
+        self.ask(py, "electing leaders", request, partitions_done)
     }
 
     fn describe_topic_config(&self, py: Python<'_>, topic: String) -> PyResult<Vec<PySetting>> {
@@ -218,6 +247,13 @@ impl Admin {
 /// All results, or the first error.
 fn all<T>(results: impl Iterator<Item = Result<T, Error>>) -> Result<Vec<T>, CallError> {
     Ok(results.collect::<Result<Vec<T>, Error>>()?)
+}
+
+fn partitions_done(outcome: AdminOutcome) -> Result<(), CallError> {
+    match outcome {
+        AdminOutcome::Partitions(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
+        _ => Err(mismatch()),
+    }
 }
 
 fn named(outcome: AdminOutcome) -> Result<(), CallError> {

@@ -142,7 +142,8 @@ fn ask_to_reassign<D: Disk>(
     if target.is_none() && !is_reassigned {
         return Err(none_under_way(&name));
     }
-    let before = known.map_or(0, |value| value.original().len());
+    let before =
+        known.map_or(0, |value| if is_reassigned { value.original.len() } else { value.replicas.len() });
     if let Some(target) = target.filter(|target| !may_differ && target.len() != before) {
         let why = format!("{name} has {before} replicas, and would have {}", target.len());
         return Err((ErrorCode::INVALID_REPLICATION_FACTOR, why));
@@ -175,8 +176,8 @@ pub(crate) fn list_partition_reassignments<D: Disk>(
     let ongoing = |index: i32, value: &PartitionValue| OngoingPartitionReassignment {
         partition_index: index,
         replicas: value.replicas.clone(),
-        adding_replicas: value.adding.clone(),
-        removing_replicas: value.removing.clone(),
+        adding_replicas: value.adding(),
+        removing_replicas: value.removing(),
     };
     let mut found: BTreeMap<&str, Vec<OngoingPartitionReassignment>> = BTreeMap::new();
     match &request.topics {

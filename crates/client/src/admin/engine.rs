@@ -8,7 +8,7 @@ use headrace_wire::time::Now;
 
 use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
-use super::{configs, groups, offsets, shares, topics};
+use super::{configs, groups, offsets, replicas, shares, topics};
 use crate::arrived::{Arrived, Consumed};
 use crate::core::{CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
 use crate::engine::Engine;
@@ -425,6 +425,11 @@ fn job(request: AdminRequest) -> Box<dyn Job> {
             Box::new(Each::new(groups::AlterGroupOffsets(group), offsets))
         }
         AdminRequest::DeleteGroups(names) => Box::new(Each::of(groups::DeleteGroups, names)),
+        AdminRequest::Reassign(partitions) => Box::new(Each::new(replicas::Reassign, partitions)),
+        AdminRequest::ListReassignments => Box::new(replicas::ListReassignments::default()),
+        AdminRequest::ElectLeaders { partitions, unclean: is_unclean } => {
+            Box::new(Each::of(replicas::ElectLeaders { is_unclean }, partitions))
+        }
         AdminRequest::DeleteRecords(partitions) => Box::new(Each::new(offsets::DeleteRecords, partitions)),
         AdminRequest::DescribeConfigs(resources) => Box::new(Each::of(configs::DescribeConfigs, resources)),
         AdminRequest::AlterConfigs { changes, validate_only } => {

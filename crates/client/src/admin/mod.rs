@@ -9,6 +9,7 @@ mod engine;
 mod groups;
 mod job;
 mod offsets;
+mod replicas;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -18,5 +19,6 @@ mod types;
 pub use engine::AdminEngine;
 pub use types::{
     AdminCommand, AdminEvent, AdminOutcome, AdminRequest, ClusterDescription, ConfigChange, ConfigEntry,
-    ConfigResource, CreatedTopic, GroupDescription, GroupListing, GroupMember, NewTopic, ShareOffset,
+    ConfigResource, CreatedTopic, GroupDescription, GroupListing, GroupMember, NewTopic, Reassignment,
+    ShareOffset,
 };

@@ -136,6 +136,17 @@ pub struct ClusterDescription {
     pub brokers: Vec<BrokerInfo>,
 }
 
+/// A partition that is getting other replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reassignment {
+    /// All that it has at the moment, by node id.
+    pub replicas: Vec<i32>,
+    /// Of these the new ones, which do not have all records yet.
+    pub adding: Vec<i32>,
+    /// Of these the ones that go once the new ones have all.
+    pub removing: Vec<i32>,
+}
+
 /// What to do. Items are worked on independently: one that fails does not hold up the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminRequest {
@@ -191,6 +202,19 @@ pub enum AdminRequest {
     DeleteGroups(Vec<String>),
     /// Drop the records before an offset, -1 for all: [`AdminOutcome::LowWatermarks`].
     DeleteRecords(Vec<(TopicPartition, i64)>),
+    /// Give partitions other replicas, in the order of preference; without some, give up what is under way (KIP-455):
+    /// [`AdminOutcome::Partitions`].
+    Reassign(Vec<(TopicPartition, Option<Vec<i32>>)>),
+    /// The partitions that are getting other replicas: [`AdminOutcome::Reassignments`].
+    ListReassignments,
+    /// Have first replicas lead that are in sync; or where nobody leads, whoever is alive (KIP-460):
+    /// [`AdminOutcome::Partitions`].
+    ElectLeaders {
+        /// Which partitions.
+        partitions: Vec<TopicPartition>,
+        /// Whether the leader may lack records, which are lost then.
+        unclean: bool,
+    },
     /// Settings of topics, brokers and groups: [`AdminOutcome::Configs`].
     DescribeConfigs(Vec<ConfigResource>),
     /// Change settings of topics, brokers and groups: [`AdminOutcome::Altered`].
@@ -227,6 +251,8 @@ pub enum AdminOutcome {
     Partitions(Vec<(TopicPartition, Result<()>)>),
     /// The first offset that each partition keeps.
     LowWatermarks(Vec<(TopicPartition, Result<i64>)>),
+    /// Partitions that are getting other replicas, sorted.
+    Reassignments(Vec<(TopicPartition, Reassignment)>),
     /// Settings.
     Configs(Vec<(ConfigResource, Result<Vec<ConfigEntry>>)>),
     /// Resources whose settings were changed.

@@ -373,6 +373,13 @@ impl ScriptedKafka {
             ApiKey::CreateTopics => self.serve(i, |kafka, _, request| Some(kafka.create_topics(request))),
             ApiKey::DeleteTopics => self.serve(i, |kafka, _, request| Some(kafka.delete_topics(request))),
             ApiKey::CreatePartitions => self.serve(i, does_nothing::<CreatePartitionsRequest>),
+            ApiKey::AlterPartitionReassignments => {
+                self.serve(i, does_nothing::<AlterPartitionReassignmentsRequest>)
+            }
+            ApiKey::ListPartitionReassignments => {
+                self.serve(i, does_nothing::<ListPartitionReassignmentsRequest>)
+            }
+            ApiKey::ElectLeaders => self.serve(i, does_nothing::<ElectLeadersRequest>),
             ApiKey::DeleteRecords => self.serve(i, does_nothing::<DeleteRecordsRequest>),
             ApiKey::ListGroups => self.serve(i, |kafka, i, _: &ListGroupsRequest| Some(kafka.list_groups(i))),
             ApiKey::DescribeGroups => self.serve(i, does_nothing::<DescribeGroupsRequest>),

@@ -35,6 +35,7 @@ refused_as_a_whole! {
     ShareAcknowledgeRequest ShareAcknowledgeResponse
     DescribeClusterRequest DescribeClusterResponse
     ListGroupsRequest ListGroupsResponse
+    ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
     InitProducerIdRequest InitProducerIdResponse
     AddOffsetsToTxnRequest AddOffsetsToTxnResponse
     EndTxnRequest EndTxnResponse
@@ -135,6 +136,51 @@ impl Refusal for ListOffsetsRequest {
             partitions: topic.partitions.iter().map(partition).collect(),
         };
         ListOffsetsResponse { topics: self.topics.iter().map(topic).collect(), ..Default::default() }
+    }
+}
+
+impl Refusal for AlterPartitionReassignmentsRequest {
+    fn refused(&self, code: ErrorCode) -> AlterPartitionReassignmentsResponse {
+        use alter_partition_reassignments_request::ReassignableTopic;
+        use alter_partition_reassignments_response::{
+            ReassignablePartitionResponse, ReassignableTopicResponse,
+        };
+        let topic = |topic: &ReassignableTopic| ReassignableTopicResponse {
+            name: topic.name.clone(),
+            partitions: topic
+                .partitions
+                .iter()
+                .map(|p| ReassignablePartitionResponse {
+                    partition_index: p.partition_index,
+                    error_code: code.code(),
+                    error_message: why(code),
+                })
+                .collect(),
+        };
+        AlterPartitionReassignmentsResponse {
+            responses: self.topics.iter().map(topic).collect(),
+            ..Default::default()
+        }
+    }
+}
+
+impl Refusal for ElectLeadersRequest {
+    fn refused(&self, code: ErrorCode) -> ElectLeadersResponse {
+        use elect_leaders_response::{PartitionResult, ReplicaElectionResult};
+        let topic = |topic: &elect_leaders_request::TopicPartitions| ReplicaElectionResult {
+            topic: topic.topic.clone(),
+            partition_result: topic
+                .partitions
+                .iter()
+                .map(|p| PartitionResult {
+                    partition_id: *p,
+                    error_code: code.code(),
+                    error_message: why(code),
+                })
+                .collect(),
+        };
+        let topics = self.topic_partitions.iter().flatten();
+        ElectLeadersResponse { replica_election_results: topics.map(topic).collect(), ..Default::default() }
     }
 }
 

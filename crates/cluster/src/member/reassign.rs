@@ -20,8 +20,8 @@ impl Member {
     ) -> Result<CommandId, String> {
         self.now_ms = now_ms;
         let known = self.view.partitions.get(&place).ok_or("there is no such partition")?;
-        let original = known.value.original();
-        let target = target.unwrap_or(&original);
+        let value = known.value.reassigned(target);
+        let target = target.unwrap_or(&value.target);
         if target.is_empty() || target.len() > REPLICAS_MAX {
             return Err(format!("{} replicas: 1 to {REPLICAS_MAX} are possible", target.len()));
         }
@@ -33,7 +33,6 @@ impl Member {
                 return Err(format!("there is no broker {id} that is alive"));
             }
         }
-        let value = known.value.reassigned(target);
         self.put_partition(place, &value, Vec::new())
     }
 
@@ -46,13 +45,13 @@ impl Member {
         self.now_ms = now_ms;
         let value = self.led_value(now_ms, place)?;
         let is_ready = |id: &NodeId| value.isr.iter().any(|one| one.0 == *id && self.view.is_alive(*one));
-        if !value.is_reassigned() || !value.adding.iter().all(is_ready) {
+        if !value.is_reassigned() || !value.adding().iter().all(is_ready) {
             return Err("there is nothing to be finished".to_owned());
         }
         if let Some(done) = value.with_target() {
             return self.put_partition(place, &done, Vec::new()).map(Some);
         }
-        let next = value.target().into_iter().find(|id| self.transfer(now_ms, place, *id).is_ok());
+        let next = value.target.iter().copied().find(|id| self.transfer(now_ms, place, *id).is_ok());
         next.map(|_| None).ok_or_else(|| "none of the replicas that stay is in sync".to_owned())
     }
 

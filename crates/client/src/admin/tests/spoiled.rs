@@ -31,6 +31,9 @@ fn requests() -> Vec<AdminRequest> {
         AdminRequest::AlterGroupOffsets { group: g(), offsets: vec![commit] },
         AdminRequest::DeleteGroups(vec![g()]),
         AdminRequest::DeleteRecords(vec![(tp("t", 1), -1)]),
+        AdminRequest::Reassign(vec![(tp("t", 0), Some(vec![1, 2])), (tp("t", 1), None)]),
+        AdminRequest::ListReassignments,
+        AdminRequest::ElectLeaders { partitions: vec![tp("t", 0)], unclean: false },
         AdminRequest::DescribeConfigs(vec![ConfigResource::Broker(2)]),
         AdminRequest::AlterConfigs { changes: vec![change], validate_only: false },
     ]
@@ -95,5 +98,5 @@ fn an_operation_succeeds_after_one_spoiled_answer_of_any_kind() {
             }
         }
     }
-    assert_eq!(kinds.len(), 17, "every kind of request");
+    assert_eq!(kinds.len(), 20, "every kind of request");
 }
