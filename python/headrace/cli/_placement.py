@@ -19,8 +19,8 @@ def drained(
 ) -> tuple[dict[TopicPartition, Replicas], list[TopicPartition]]:
     """What is to change so that a broker has no copy.
 
-    Its place is taken by the broker with the fewest copies that has none of the partition, of a rack of its own if there
-    is one.
+    Its place is taken by the broker with the fewest copies that has none of the partition, of a rack of its own if
+    there is one.
 
     Args:
         placed: the replicas that each partition has.
@@ -62,27 +62,33 @@ def balanced(
     """
     count = _copies(placed, racks)
     now = {partition: list(replicas) for partition, replicas in placed.items()}
-    while move := _next_move(now, count, racks):
+    held: dict[int, list[TopicPartition]] = {node: [] for node in count}
+    for partition, replicas in sorted(placed.items()):
+        for node in replicas:
+            held[node].append(partition)
+    while move := _next_move(now, held, racks):
         partition, giver, taker = move
         now[partition] = [taker if node == giver else node for node in now[partition]]
-        count[giver] -= 1
-        count[taker] += 1
+        held[giver].remove(partition)
+        held[taker].append(partition)
     return {partition: replicas for partition, replicas in now.items() if replicas != placed[partition]}
 
 
 def _next_move(
-    placed: Mapping[TopicPartition, Replicas], count: Mapping[int, int], racks: Mapping[int, str | None]
+    placed: Mapping[TopicPartition, Replicas],
+    held: Mapping[int, list[TopicPartition]],
+    racks: Mapping[int, str | None],
 ) -> tuple[TopicPartition, int, int] | None:
     """A copy that a broker with many can give to one with few: of the broker that has the most, if it can."""
-    by_count = sorted(racks, key=lambda node: (count[node], node))
+    by_count = sorted(racks, key=lambda node: (len(held[node]), node))
     for giver in reversed(by_count):
         for taker in by_count:
-            if count[giver] - count[taker] < 2:
+            if len(held[giver]) <= len(held[taker]) + 1:
                 break
-            for partition, replicas in sorted(placed.items()):
-                if giver not in replicas or taker in replicas:
+            for partition in held[giver]:
+                if taker in placed[partition]:
                     continue
-                stay = [node for node in replicas if node != giver]
+                stay = [node for node in placed[partition] if node != giver]
                 if _shares_rack(taker, stay, racks) <= _shares_rack(giver, stay, racks):
                     return partition, giver, taker
     return None

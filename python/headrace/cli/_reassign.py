@@ -123,7 +123,8 @@ def run_drain(options: argparse.Namespace) -> int:
         placed = _placed(admin)
         changes, stuck = _placement.drained(placed, options.node, _racks(admin))
         for one in stuck[:SHOWN_MAX]:
-            sys.stderr.write(f"{_name(one)} has copies on all brokers: there is none that broker {options.node}'s can go to\n")
+            why = f"all brokers have copies of it, so that of broker {options.node} stays"
+            sys.stderr.write(f"{_name(one)}: {why}\n")
         if len(stuck) > SHOWN_MAX:
             sys.stderr.write(f"and {len(stuck) - SHOWN_MAX} more\n")
         moved = _move(admin, changes, placed, options)
@@ -152,9 +153,8 @@ def _placed(admin: Admin, topics: Iterable[str] | None = None) -> dict[TopicPart
     """The replicas that partitions have, or are being given."""
     names = list(admin.list_topics(include_internal=True) if topics is None else topics)
     described = admin.describe_topics(names) if names else {}
-    found = {
-        TopicPartition(name, one.partition): one.replicas for name, topic in described.items() for one in topic.partitions
-    }
+    all_of = ((name, one) for name, topic in described.items() for one in topic.partitions)
+    found = {TopicPartition(name, one.partition): one.replicas for name, one in all_of}
     for partition, under_way in admin.list_partition_reassignments().items():
         if partition in found:
             found[partition] = [node for node in under_way.replicas if node not in under_way.removing]

@@ -1,4 +1,4 @@
-"""``headrace cluster``: which brokers there are, who leads, and which copies are behind."""
+"""``headrace cluster``: which brokers there are, who leads, which copies are behind, and where they are to be."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
+from headrace.cli import _reassign
 from headrace.cli._common import client_options, printable, table
-from headrace.errors import KafkaError
+from headrace.errors import ClusterAuthorizationFailedError, KafkaError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.admin import ClusterDescription, PartitionDescription
+    from headrace._types import TopicPartition
+    from headrace.admin import ClusterDescription, PartitionDescription, Reassignment
 
 SHOWN_MAX = 20
 """Partitions that are shown one by one."""
@@ -27,6 +29,7 @@ examples:
   headrace cluster status              brokers, and partitions whose copies are behind
   headrace cluster status --watch      the same every two seconds, until Ctrl-C
   headrace cluster status --wait 60    wait until all copies are in sync: between two steps of a rolling restart
+  headrace cluster drain 3             move all copies of broker 3 to others; the verbs' own --help has more
 
 It asks as a client does, so it shows any Apache Kafka cluster too. The exit status is 1 where a copy is not in sync
 or a partition has no leader.
@@ -58,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     status.set_defaults(run=show_status)
     client_options(status)
+    _reassign.add_verbs(verbs)
 
 
 def _seconds(text: str) -> float:
@@ -86,6 +90,7 @@ class State(NamedTuple):
     cluster: ClusterDescription
     topics: int
     partitions: list[Copy]
+    moving: dict[TopicPartition, Reassignment]
 
     @classmethod
     def read(cls, admin: Admin) -> State:
@@ -93,7 +98,11 @@ class State(NamedTuple):
         names = admin.list_topics(include_internal=True)
         topics = admin.describe_topics(names) if names else {}
         partitions = [Copy(name, one) for name, topic in sorted(topics.items()) for one in topic.partitions]
-        return cls(admin.describe_cluster(), len(topics), partitions)
+        try:
+            moving = admin.list_partition_reassignments()
+        except (UnsupportedVersionError, ClusterAuthorizationFailedError):
+            moving = {}
+        return cls(admin.describe_cluster(), len(topics), partitions, moving)
 
     @property
     def troubles(self) -> list[Copy]:
@@ -117,6 +126,8 @@ class State(NamedTuple):
             yield "all copies are in sync\n"
         else:
             yield f"{self.behind} copies are not in sync; {leaderless} partitions have no leader\n"
+        if self.moving:
+            yield f"{len(self.moving)} partitions are getting other replicas\n"
         yield "\n" + table(("BROKER", "ADDRESS", "RACK", "LEADS", "FIRST", "COPIES", "IN SYNC"), self.rows())
         if troubles:
             rows = [
@@ -126,6 +137,11 @@ class State(NamedTuple):
             yield "\n" + table(("TOPIC", "PARTITION", "LEADER", "IN SYNC", "BEHIND"), rows)
         if len(troubles) > SHOWN_MAX:
             yield f"and {len(troubles) - SHOWN_MAX} more\n"
+        if self.moving:
+            moves = [(*one, _nodes(to.adding), _nodes(to.removing)) for one, to in self.moving.items()][:SHOWN_MAX]
+            yield "\n" + table(("TOPIC", "PARTITION", "TO COME", "TO GO"), moves)
+        if len(self.moving) > SHOWN_MAX:
+            yield f"and {len(self.moving) - SHOWN_MAX} more\n"
 
     def rows(self) -> Iterator[tuple[object, ...]]:
         """Brokers, and of how many partitions each is the leader, the first replica, has a copy, has one in sync."""

@@ -97,6 +97,8 @@ impl<D: Disk> Store<D> {
     ) -> Result<(), LogError> {
         let mut made = false;
         for (id, index) in places {
+            let Some(name) = self.by_id(*id).map(|topic| topic.name.clone()) else { continue };
+            self.outdate(&name)?;
             let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
             let slot = self.ids.get(id).copied();
             let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { continue };
@@ -120,6 +122,9 @@ impl<D: Disk> Store<D> {
             if let Some(partition) = at.and_then(Option::take) {
                 gone.push((topic.name.clone(), *index, *id, partition));
             }
+        }
+        for (name, ..) in &gone {
+            self.note_gone(name);
         }
         // Until they are gone the state file says that they go: a start finishes it.
         self.leaving.extend(gone.iter().map(|(name, index, ..)| (name.clone(), *index)));
@@ -166,8 +171,9 @@ impl<D: Disk> Store<D> {
         let at = usize::try_from(index).ok().and_then(|at| topic.partitions.get_mut(at));
         let Some(partition) = at.and_then(Option::take) else { return Ok(None) };
         drop(partition);
-        let name = format!("{}-{index}", topic.name);
-        let names = self.rename_aside(std::iter::once(name))?;
+        let name = topic.name.clone();
+        self.note_gone(&name);
+        let names = self.rename_aside(std::iter::once(format!("{name}-{index}")))?;
         self.store_state()?;
         Ok(names.into_iter().next())
     }

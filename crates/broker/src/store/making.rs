@@ -91,6 +91,7 @@ impl<D: Disk> Store<D> {
         at_most: usize,
         now: Now,
     ) -> Result<(), LogError> {
+        self.outdate(&making.name)?;
         let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
         let settings = topic_config::settings(config, &making.overrides);
         for _ in 0..at_most.min(making.left()) {

@@ -180,6 +180,8 @@ pub(crate) struct Store<D: Disk> {
     is_epoch_stored: bool,
     /// A hash of what the checkpoints hold; `None` when that is not known.
     checkpointed: Option<u64>,
+    /// Topics of which logs have gone since the checkpoints were written, which may name them; nothing: any topic.
+    outdated: Option<BTreeSet<Arc<str>>>,
 }
 
 /// Most characters of a topic's name, as in Kafka: with a partition's number it must fit a folder's name.
@@ -309,6 +311,7 @@ impl<D: Disk> Store<D> {
         if let Some(flat) = flattened(name) {
             self.flat.remove(&(flat, topic.name.clone()));
         }
+        self.note_gone(&topic.name);
         Some(topic)
     }
 
@@ -451,7 +454,25 @@ impl<D: Disk> Store<D> {
             self.checkpointed = hash.filter(|_| written.is_ok());
             written?;
         }
+        self.outdated = Some(BTreeSet::new());
         Ok(())
+    }
+
+    /// Logs of a topic are about to be made: what the checkpoints say of earlier ones of its name is not true of them. A start
+    /// after a crash would move their ends, or take records away.
+    fn outdate(&mut self, name: &str) -> Result<(), LogError> {
+        if self.outdated.as_ref().is_none_or(|names| names.contains(name)) {
+            self.checkpoint()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Logs of a topic are gone.
+    fn note_gone(&mut self, name: &Arc<str>) {
+        if let Some(names) = &mut self.outdated {
+            names.insert(name.clone());
+        }
     }
 
     /// All partitions there are.

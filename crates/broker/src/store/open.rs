@@ -106,6 +106,7 @@ impl<D: Disk> Store<D> {
             dir.partitions()?.into_iter().map(|p| ((p.topic.clone(), p.partition), p)).collect();
         let known = state::load(&disk, &path)?;
         let is_stored = known.is_some();
+        let is_new = !is_stored && found.is_empty();
         if !is_stored && !config.headrace_adopt {
             check_adoption(&dir, found.values())?;
         }
@@ -116,7 +117,7 @@ impl<D: Disk> Store<D> {
         }
         // Nothing has been changed so far: a directory that cannot be used stays as it is.
         dir.begin()?;
-        let clean = dir.was_clean() || (!is_stored && found.is_empty());
+        let clean = dir.was_clean() || is_new;
         for name in std::mem::take(&mut state.deleting) {
             if let Some((topic, index)) = name.rsplit_once('-').and_then(|(t, p)| Some((t, p.parse().ok()?)))
                 && !state.topics.iter().any(|t| t.name == topic && t.has_here(index))
@@ -148,6 +149,7 @@ impl<D: Disk> Store<D> {
             deleting: BTreeMap::new(),
             leaving: BTreeSet::new(),
             checkpointed: None,
+            outdated: is_new.then(BTreeSet::new),
             state,
         };
         for topic in store.state.topics.clone() {

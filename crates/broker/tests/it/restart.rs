@@ -370,3 +370,32 @@ fn the_start_fails_cleanly_on_a_full_disk() {
     let error = open(&disk, &[], Now::default()).expect_err("full");
     assert!(error.to_string().contains("/data/"), "{error}");
 }
+
+/// What was noted of a log that is gone is not true of another one of its name.
+#[test]
+fn a_topic_that_was_made_anew_begins_at_0_after_a_kill() {
+    for (segments, checkpoints) in [(false, true), (true, true), (true, false)] {
+        let mut world = World::with(&[("log.flush.offset.checkpoint.interval.ms", "1000")]);
+        world.create_with("t", 1, &[("segment.bytes", "1048576"), ("segment.ms", "1"), ("flush.ms", "1")]);
+        for n in 0..10 {
+            world.append("t", 0, &[&format!("{n}")]);
+            world.pass(10);
+        }
+        if segments {
+            let of = DeleteRecordsPartition { partition_index: 0, offset: 9 };
+            let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions: vec![of] }];
+            world.call(2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
+        }
+        if checkpoints {
+            world.pass(2000);
+        }
+        let topics = vec!["t".into()];
+        world.call(5, &DeleteTopicsRequest { topic_names: topics, ..DeleteTopicsRequest::default() });
+        world.create("t", 1);
+        assert_eq!(world.append("t", 0, &["new"]), 0);
+        let mut world = world.killed(&[]);
+        assert_eq!(values(&world.fetch("t", 0, 0)), ["new"], "{}", world.report);
+        assert_eq!(world.append("t", 0, &["next"]), 1);
+        assert_eq!(world.report.mended, [], "{}", world.report);
+    }
+}
