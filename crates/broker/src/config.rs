@@ -39,6 +39,8 @@ fn hint(nearest: Option<&str>) -> String {
 
 const CLEANUP_POLICIES: &[&str] = &["delete", "compact", "compact,delete", "delete,compact"];
 const REPLICATION_PATHS: &[&str] = &["auto", "shm", "verbs", "tcp"];
+/// Kafka's name of what sends consumers to the copy in their rack (KIP-392).
+const RACK_AWARE: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
 const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 
 options! {
@@ -87,6 +89,7 @@ options! {
     leader_imbalance_check_interval_seconds: i64 = "leader.imbalance.check.interval.seconds", number(1, 31_536_000), Some("300"), false, "How often, in s, brokers look whether first replicas lead.";
     leader_imbalance_per_broker_percentage: i32 = "leader.imbalance.per.broker.percentage", number(0, 100), Some("10"), false, "Of the partitions in which a broker is the first replica, others may lead so many in a hundred.";
     replica_lag_time_max_ms: i64 = "replica.lag.time.max.ms", number(1, LONG_MAX), Some("30000"), false, "A follower that has not caught up with its leader for so long, in ms, is taken out of the in-sync set.";
+    replica_selector_class: String = "replica.selector.class", Kind::Text, Some(""), false, "Which copy a consumer reads (KIP-392). Empty: that of the leader. `org.apache.kafka.common.replica.RackAwareReplicaSelector`: one in the consumer's rack (`client.rack`), if a broker with that `broker.rack` is in sync. Leaders look at it; any copy can be read.";
     replica_fetch_wait_max_ms: i32 = "replica.fetch.wait.max.ms", number(1, INT_MAX), Some("500"), false, "How long, in ms, a follower's fetch waits at the leader for records.";
     replica_fetch_max_bytes: i32 = "replica.fetch.max.bytes", number(0, INT_MAX), Some("1048576"), false, "Most bytes of one partition in an answer to a follower's fetch; one whole batch is sent even if it is larger.";
     replica_fetch_response_max_bytes: i32 = "replica.fetch.response.max.bytes", number(0, INT_MAX), Some("10485760"), false, "Most bytes of records in an answer to a follower's fetch; one whole batch is sent even if it is larger.";
@@ -159,7 +162,19 @@ impl BrokerConfig {
                 expected: "headrace.direct.verbs to be true".to_owned(),
             });
         }
+        if !["", RACK_AWARE].contains(&config.replica_selector_class.as_str()) {
+            return Err(ConfigError::Invalid {
+                name: "replica.selector.class".to_owned(),
+                value: config.replica_selector_class,
+                expected: format!("nothing, or {RACK_AWARE}"),
+            });
+        }
         Ok(config)
+    }
+
+    /// Whether consumers are sent to the copy in their rack.
+    pub(crate) fn is_rack_aware(&self) -> bool {
+        self.replica_selector_class == RACK_AWARE
     }
 
     /// The rack that metadata names.
@@ -227,9 +242,18 @@ mod tests {
             ("log.message.timestamp.type", "now", "one of CreateTime, LogAppendTime"),
             ("log.retention.ms", "-2", "a whole number from -1 to 9223372036854775807"),
             ("log.dir", "", "a path"),
+            ("replica.selector.class", "my.Selector", &format!("nothing, or {RACK_AWARE}")),
         ] {
             let error = BrokerConfig::from_pairs([(name, value)]).unwrap_err();
             assert_eq!(error.to_string(), format!("option {name} = {value:?}: expected {expected}"));
+        }
+    }
+
+    #[test]
+    fn the_selector_is_kafkas() {
+        for (class, is_rack_aware) in [("", false), (RACK_AWARE, true)] {
+            let config = BrokerConfig::from_pairs([("replica.selector.class", class)]).unwrap();
+            assert_eq!(config.is_rack_aware(), is_rack_aware, "{class}");
         }
     }
 

@@ -59,8 +59,11 @@ pub(crate) enum Change {
     RoleChanged { place: Place, watchers: Vec<u64> },
     /// A follower has all of a partition that this broker leads, and asks for more.
     CaughtUp { place: Place, follower: Registration },
-    /// Somebody else leads a partition that this broker copies, or leads it in another epoch.
-    LeaderChanged { place: Place },
+    /// More of a copy is known to be committed, by so many bytes at most.
+    CopyCommitted { place: Place, bytes: u64 },
+    /// Somebody else leads a partition that this broker copies, or leads it in another epoch: these fetches that wait for it
+    /// are answered.
+    LeaderChanged { place: Place, watchers: Vec<u64> },
     /// Retention has moved starts of logs.
     StartsMoved,
     /// A topic has other settings.
@@ -249,9 +252,14 @@ impl<D: Disk> Context<D> {
             });
         };
         let epoch = self.led((topic.id, index), partition)?;
+        Self::check_epoch(believed, epoch).map(|()| (partition, epoch))
+    }
+
+    /// Compares the leader epoch that a client knows, if it knows one, with that of the partition.
+    pub(crate) fn check_epoch(believed: i32, epoch: i32) -> Result<(), ErrorCode> {
         match believed.cmp(&epoch) {
-            _ if believed < 0 => Ok((partition, epoch)),
-            Ordering::Equal => Ok((partition, epoch)),
+            _ if believed < 0 => Ok(()),
+            Ordering::Equal => Ok(()),
             Ordering::Less => Err(ErrorCode::FENCED_LEADER_EPOCH),
             Ordering::Greater => Err(ErrorCode::UNKNOWN_LEADER_EPOCH),
         }

@@ -231,6 +231,25 @@ impl<D: Disk> Direct<D> {
         }
     }
 
+    /// Copies that begin later than their leaders know are fetched again, which tells where they begin. Otherwise a leader
+    /// would send consumers here for records that are gone.
+    pub(crate) fn end_copies_of_later_start(&mut self, context: &mut Context<D>) {
+        if !context.config.is_rack_aware() {
+            return;
+        }
+        let begins_later = |place: &Place| {
+            context.store.partition_mut(*place).is_some_and(|partition| match &partition.role {
+                Role::Follower(following) => partition.log.start_offset() > following.leader_start,
+                Role::Sole | Role::Leader(_) => false,
+            })
+        };
+        let mut places: Vec<_> = self.copies.keys().copied().filter(begins_later).collect();
+        places.sort_unstable();
+        for place in places {
+            self.end_copy(place);
+        }
+    }
+
     /// The next copy that is pushed into no more; it may be by another grant.
     pub(crate) fn poll_ended_copy(&mut self) -> Option<Place> {
         loop {

@@ -1,6 +1,7 @@
 //! Fetch: reads file ranges of many partitions, waits for `MinBytes` or `MaxWaitMs`, and answers within KIP-74's
 //! limits and KIP-227's sessions. Record bytes are never read here.
 
+mod nearest;
 mod read;
 mod session;
 
@@ -24,8 +25,11 @@ use crate::config::BrokerConfig;
 use crate::context::Context;
 use crate::context::call::{Call, ConnId, Outcome};
 use crate::store::{Partition, TopicKey};
-use read::{PartitionRead, read_all};
+use read::{PartitionRead, Reader, read_all};
 use session::{Answered, FetchSessions, PARTITIONS_MAX, Scope};
+
+/// The first version in which a consumer names its rack, and may be sent to a follower (KIP-392).
+const RACK_FROM: i16 = 11;
 
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
@@ -39,8 +43,7 @@ const LEADER_ADDRESS_FROM: i16 = 16;
 struct FetchWait {
     scope: Scope,
     items: Vec<FetchItem>,
-    /// The follower that asks; nothing: a consumer.
-    from: Option<Registration>,
+    reader: Reader,
     min_bytes: u64,
     max_bytes: u32,
     deadline: u64,
@@ -96,7 +99,7 @@ impl Fetch {
         &mut self,
         context: &mut Context<D>,
         call: &Call,
-        request: FetchRequest,
+        mut request: FetchRequest,
     ) -> Outcome<FetchResponse> {
         let by_id = call.version >= BY_ID_FROM;
         let from = match context.follower_of(call, &request) {
@@ -126,12 +129,13 @@ impl Fetch {
             Scope::Sessionless(items) | Scope::Full(items) => items.clone(),
             Scope::Incremental { id, .. } => self.sessions.items(*id),
         };
+        let reader = Reader::new(context, call.version, from, std::mem::take(&mut request.rack_id));
         let limit = u32::try_from(context.config.fetch_max_bytes).unwrap_or(u32::MAX);
         let max_wait_ms = u64::try_from(request.max_wait_ms).unwrap_or(0);
         let wait = FetchWait {
             scope,
             items,
-            from,
+            reader,
             min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
             max_bytes: u32::try_from(request.max_bytes).unwrap_or(0).min(limit),
             deadline: context.now.mono_ms.saturating_add(max_wait_ms),
@@ -191,10 +195,10 @@ impl Fetch {
         mut wait: FetchWait,
         first_try: bool,
     ) {
-        if let (true, Some(from)) = (first_try, wait.from) {
+        if let (true, Some(from)) = (first_try, wait.reader.from) {
             wait.items.iter().for_each(|item| context.note_fetched(from, item));
         }
-        let reads = read_all(context, &call, &wait.items, wait.max_bytes, wait.from);
+        let reads = read_all(context, &call, &wait.items, wait.max_bytes, &wait.reader);
         let bytes = reads.iter().map(|r| u64::from(r.bytes())).sum();
         let urgent = reads.iter().any(PartitionRead::is_urgent);
         let hopeless = reads.iter().all(PartitionRead::is_hopeless);
@@ -210,7 +214,7 @@ impl Fetch {
             self.deadlines.insert((wait.deadline, call.token));
             for item in &wait.items {
                 if let Some(partition) = context.store.find_partition_mut(&item.topic, item.partition) {
-                    watchers(partition, wait.from).push(call.token);
+                    watchers(partition, wait.reader.from).push(call.token);
                 }
             }
         }
@@ -244,7 +248,7 @@ impl Fetch {
         self.deadlines.remove(&(wait.deadline, token));
         for item in &wait.items {
             if let Some(partition) = context.store.find_partition_mut(&item.topic, item.partition) {
-                watchers(partition, wait.from).retain(|t| *t != token);
+                watchers(partition, wait.reader.from).retain(|t| *t != token);
             }
         }
     }
@@ -345,6 +349,9 @@ fn partition_data<F>(
         records: Some(Records::Chunks(Vec::new())),
         ..PartitionData::default()
     };
+    if let Some(nearest) = read.nearest {
+        data.preferred_read_replica = nearest;
+    }
     // Clients send an epoch to compare from version 12 on, which is also when this can be told.
     if let Some((epoch, end_offset)) = read.diverging {
         data.diverging_epoch = EpochEndOffset { epoch, end_offset };
@@ -368,7 +375,9 @@ impl<F> PartitionRead<F> {
 
     /// Waiting would keep the client from something it must know.
     fn is_urgent(&self) -> bool {
-        self.diverging.is_some() || (self.error != ErrorCode::NONE && !self.is_hopeless())
+        self.diverging.is_some()
+            || self.nearest.is_some()
+            || (self.error != ErrorCode::NONE && !self.is_hopeless())
     }
 
     /// Waiting for this partition is no use; others of the request may still be worth it.
@@ -385,6 +394,7 @@ impl<F> PartitionRead<F> {
         Answered {
             failed: self.error != ErrorCode::NONE,
             diverging: self.diverging.is_some(),
+            sent_on: self.nearest.is_some(),
             bytes: usize::try_from(self.bytes()).unwrap_or(usize::MAX),
             high_watermark: self.high_watermark,
             log_start: self.log_start,
@@ -408,6 +418,7 @@ fn items_of(request: &FetchRequest, by_id: bool) -> Vec<FetchItem> {
                 max_bytes: p.partition_max_bytes,
                 current_leader_epoch: p.current_leader_epoch,
                 last_fetched_epoch: p.last_fetched_epoch,
+                log_start: p.log_start_offset,
             };
             let place = *place_of.entry(p.partition).or_insert(items.len());
             match items.get_mut(place) {

@@ -32,6 +32,8 @@ pub(crate) struct FetchItem {
     pub(crate) max_bytes: i32,
     pub(crate) current_leader_epoch: i32,
     pub(crate) last_fetched_epoch: i32,
+    /// Where a follower's log begins; -1 of a consumer.
+    pub(crate) log_start: i64,
 }
 
 /// What was answered for a partition, as far as a session must know it.
@@ -39,6 +41,8 @@ pub(crate) struct FetchItem {
 pub(crate) struct Answered {
     pub(crate) failed: bool,
     pub(crate) diverging: bool,
+    /// The client was sent to another broker.
+    pub(crate) sent_on: bool,
     pub(crate) bytes: usize,
     pub(crate) high_watermark: i64,
     pub(crate) log_start: i64,
@@ -273,6 +277,10 @@ impl Session {
         let key = (item.topic.clone(), item.partition);
         if let Some(place) = self.places.get(&key).copied() {
             if let Some(entry) = self.entries.get_mut(&place) {
+                if entry.item.current_leader_epoch != item.current_leader_epoch {
+                    // In another epoch a follower waits for word that its log is as the leader's, also where nothing is new.
+                    (entry.high_watermark, entry.log_start) = (-1, -1);
+                }
                 entry.item = item;
             }
             return place;
@@ -289,6 +297,7 @@ impl Entry {
     fn has_news(&self, answered: Answered) -> bool {
         answered.failed
             || answered.diverging
+            || answered.sent_on
             || answered.bytes > 0
             || answered.high_watermark != self.high_watermark
             || answered.log_start != self.log_start
@@ -325,11 +334,12 @@ mod tests {
             max_bytes: 1000,
             current_leader_epoch: -1,
             last_fetched_epoch: -1,
+            log_start: -1,
         }
     }
 
     fn quiet(high_watermark: i64) -> Answered {
-        Answered { failed: false, diverging: false, bytes: 0, high_watermark, log_start: 0 }
+        Answered { failed: false, diverging: false, sent_on: false, bytes: 0, high_watermark, log_start: 0 }
     }
 
     fn open(sessions: &mut FetchSessions, now: u64, partitions: i32) -> i32 {
@@ -408,6 +418,7 @@ mod tests {
         assert!(sessions.has_news(id, &item(0, 0), quiet(6)));
         assert!(sessions.has_news(id, &item(0, 0), Answered { log_start: 1, ..quiet(5) }));
         assert!(sessions.has_news(id, &item(0, 0), Answered { diverging: true, ..quiet(5) }));
+        assert!(sessions.has_news(id, &item(0, 0), Answered { sent_on: true, ..quiet(5) }));
 
         let failed = Answered { failed: true, ..quiet(5) };
         assert!(sessions.has_news(id, &item(0, 0), failed));
@@ -417,6 +428,19 @@ mod tests {
         sessions.answered(id, &item(0, 0), Answered { bytes: 10, ..quiet(8) });
         let order: Vec<i32> = sessions.items(id).iter().map(|i| i.partition).collect();
         assert_eq!(order, [1, 2, 0]);
+    }
+
+    #[test]
+    fn in_another_epoch_the_state_is_told_again() {
+        let mut sessions = FetchSessions::new(10);
+        let id = open(&mut sessions, 0, 1);
+        sessions.begin(BY, id, 1, false, vec![item(0, 3)], &[]).unwrap();
+        assert!(!sessions.has_news(id, &item(0, 3), quiet(5)), "the epoch is the same");
+        let later = FetchItem { current_leader_epoch: 7, ..item(0, 3) };
+        sessions.begin(BY, id, 2, false, vec![later.clone()], &[]).unwrap();
+        assert!(sessions.has_news(id, &later, quiet(5)));
+        sessions.answered(id, &later, quiet(5));
+        assert!(!sessions.has_news(id, &later, quiet(5)));
     }
 
     #[test]

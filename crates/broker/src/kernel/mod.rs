@@ -392,14 +392,25 @@ impl<D: Disk> Broker<D> {
                 Change::CaughtUp { place, follower } => {
                     self.replication.pushes.caught_up(context, place, follower);
                 }
-                Change::LeaderChanged { place } => self.direct.end_copy(place),
+                Change::CopyCommitted { place, bytes } => {
+                    if let Some(partition) = context.store.partition_mut(place) {
+                        self.fetch.wake(&partition.watchers, bytes);
+                    }
+                }
+                Change::LeaderChanged { place, watchers } => {
+                    self.fetch.wake_now(&watchers);
+                    self.direct.end_copy(place);
+                }
                 Change::RoleChanged { place, watchers } => {
                     self.fetch.wake_now(&watchers);
                     self.direct.end_writers(place);
                     self.direct.end_readers(place);
                     self.groups.take_role(context, place);
                 }
-                Change::StartsMoved => self.direct.publish_all(context),
+                Change::StartsMoved => {
+                    self.direct.publish_all(context);
+                    self.direct.end_copies_of_later_start(context);
+                }
                 Change::TopicConfigured(id) => self.direct.end_unfit_writers(context, id),
                 Change::TopicDeleted { id, name, watchers } => {
                     self.fetch.wake_now(&watchers);

@@ -11,7 +11,7 @@ use headrace_wire::time::Now;
 
 use super::fetcher::Fetched;
 use super::role::Role;
-use crate::context::Context;
+use crate::context::{Change, Context};
 use crate::store::{Partition, Place};
 
 /// Why a copy cannot be kept up.
@@ -79,7 +79,10 @@ impl<D: Disk> Context<D> {
             );
         }
         match taken {
-            Ok(()) => Ok(()),
+            Ok(readable) => {
+                self.note_readable(*place, readable);
+                Ok(())
+            }
             Err(Failure::Refused(error)) if is_passing(error) => Err(None),
             Err(failure) => {
                 let topic = self.store.by_id(place.0).map(|topic| topic.name.clone()).unwrap_or_default();
@@ -90,6 +93,15 @@ impl<D: Disk> Context<D> {
 }
 
 impl<D: Disk> Context<D> {
+    /// Consumers that wait for a copy may have so many bytes more now.
+    fn note_readable(&mut self, place: Place, readable: Option<u64>) {
+        if let Some(bytes) = readable
+            && self.store.partition_mut(place).is_some_and(|partition| !partition.watchers.is_empty())
+        {
+            self.changes.push_back(Change::CopyCommitted { place, bytes });
+        }
+    }
+
     /// Takes over what a leader has pushed: where the copy ends then.
     ///
     /// # Errors
@@ -122,22 +134,24 @@ impl<D: Disk> Context<D> {
             size?;
         }
         let said = (header.high_watermark, header.log_start_offset);
-        partition.take_marks(said).map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)?;
-        Ok(partition.log.end_offset())
+        let readable = partition.take_marks(said, records.len() as u64);
+        let end = partition.log.end_offset();
+        self.note_readable(place, readable.map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)?);
+        Ok(end)
     }
 }
 
 impl<D: Disk> Partition<D> {
-    /// Moves a copy's high watermark and the start of its log to what the leader says of its own.
-    fn take_marks(&mut self, (high_watermark, start): (i64, i64)) -> Result<(), LogError> {
+    /// Moves a copy's high watermark and the start of its log to what the leader says of its own. Bytes that can be read now
+    /// and could not be before, as [`Following::told`](super::role::Following::told) has them.
+    fn take_marks(&mut self, said: (i64, i64), appended: u64) -> Result<Option<u64>, LogError> {
+        let (_, start) = said;
         let end = self.log.end_offset();
         if start > self.log.start_offset() && start <= end {
             self.log.move_start(start)?;
         }
-        if let Role::Follower(following) = &mut self.role {
-            following.high_watermark = high_watermark.max(following.high_watermark).min(end);
-        }
-        Ok(())
+        let Role::Follower(following) = &mut self.role else { return Ok(None) };
+        Ok(following.told(said, end, appended))
     }
 }
 
@@ -186,28 +200,37 @@ fn cut_of<D: Disk>(partition: &Partition<D>, data: &PartitionData) -> Option<Cut
     Some(Cut::At(own.min(diverging.end_offset)))
 }
 
+/// What [`Partition::take_marks`] says.
 fn take<D: Disk>(
     partition: &mut Partition<D>,
     now: Now,
     data: &PartitionData,
     may_cut: bool,
-) -> Result<(), Failure> {
+) -> Result<Option<u64>, Failure> {
     let cut = cut_of(partition, data);
-    let Role::Follower(following) = &partition.role else {
+    let Role::Follower(following) = &mut partition.role else {
         return Err(Failure::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     };
     let epoch = following.epoch;
     let log = &mut partition.log;
-    match (cut, ErrorCode::new(data.error_code)) {
-        (Some(_), _) if !may_cut => return Err(Failure::Unnoted),
-        (Some(Cut::All(offset)), _) => {
-            log.restart_at(now, offset)?;
-            return Ok(());
+    if let Some(cut) = cut {
+        if !may_cut {
+            return Err(Failure::Unnoted);
         }
-        (Some(Cut::At(offset)), _) => log.truncate(now, offset)?,
-        (None, ErrorCode::NONE) => {}
-        (None, error) => return Err(Failure::Refused(error)),
+        let done = match cut {
+            Cut::All(offset) => log.restart_at(now, offset),
+            Cut::At(offset) => log.truncate(now, offset),
+        };
+        // Logs may part still earlier: what the leader has committed says nothing yet of what is left here. A cut that has
+        // failed may be done in part.
+        following.cut(log.end_offset());
+        return Ok(done.map(|()| None)?);
     }
+    let error = ErrorCode::new(data.error_code);
+    if error != ErrorCode::NONE {
+        return Err(Failure::Refused(error));
+    }
+    let mut appended = 0;
     if let Some(records) = data.records.as_ref().and_then(Records::to_bytes).filter(|r| !r.is_empty()) {
         // The leader's start may lie within a batch, which is copied whole.
         let first = BatchHeader::parse(&records).ok().map(|header| header.base_offset);
@@ -215,6 +238,7 @@ fn take<D: Disk>(
             log.restart_at(now, first)?;
         }
         log.append_copy(now, epoch, &records)?;
+        appended = records.len() as u64;
     }
-    Ok(partition.take_marks((data.high_watermark, data.log_start_offset))?)
+    Ok(partition.take_marks((data.high_watermark, data.log_start_offset), appended)?)
 }

@@ -74,7 +74,7 @@ impl<D: Disk> Context<D> {
         if item.offset == partition.log.end_offset() {
             self.changes.push_back(Change::CaughtUp { place, follower: from });
         }
-        self.note_end(from, place, item.offset);
+        self.note_end(from, place, item.offset, Some(item.log_start));
     }
 
     /// A follower has taken what was pushed to it in this epoch: its copy ends there.
@@ -82,17 +82,20 @@ impl<D: Disk> Context<D> {
         let topic = self.store.by_id(place.0);
         let led = topic.and_then(|topic| self.find_led(topic, place.1, -1).ok());
         if led.is_some_and(|(_, led)| led == epoch) {
-            self.note_end(from, place, end);
+            self.note_end(from, place, end, None);
         }
     }
 
-    /// A follower has all records before an offset.
-    fn note_end(&mut self, from: Registration, place: Place, offset: i64) {
+    /// A follower has all records before an offset, from `start` on, if it says so.
+    fn note_end(&mut self, from: Registration, place: Place, offset: i64, start: Option<i64>) {
         let now_ms = self.now.mono_ms;
         let Some(partition) = self.store.partition_mut(place) else { return };
         let end = partition.log.end_offset();
         let Role::Leader(leading) = &mut partition.role else { return };
         leading.fetched(from, offset, end, now_ms);
+        if let Some(start) = start {
+            leading.begins(from, start);
+        }
         let joins = !leading.has_in_sync(from);
         self.advance(place, 0);
         if joins {

@@ -28,6 +28,45 @@ pub(crate) struct Following {
     pub(crate) high_watermark: i64,
     /// The leader may push what is new: it is not asked for it.
     pub(crate) is_pushed: bool,
+    /// In this epoch the log was found to be how the leader's begins. Until then nothing of it is given to consumers: where
+    /// the leader was elected uncleanly, it may lack what was committed.
+    pub(crate) agrees: bool,
+    /// Where the leader's log began, as it said last.
+    pub(crate) leader_start: i64,
+    /// At most so many bytes lie between the high watermark and the end of the own log.
+    uncommitted_bytes: u64,
+}
+
+impl Following {
+    /// One who knows nothing yet of this epoch and leader but that these records are committed.
+    pub(crate) fn new(epoch: i32, leader: Option<NodeId>, high_watermark: i64) -> Self {
+        Self { epoch, leader, high_watermark, ..Self::default() }
+    }
+
+    /// The leader has said how far its log is committed and where it begins, of which the own is the part that ends at `end`,
+    /// with what was `appended` just now. How many bytes can be read now that could not be before, at most; nothing: none.
+    pub(crate) fn told(&mut self, said: (i64, i64), end: i64, appended: u64) -> Option<u64> {
+        let before = self.high_watermark;
+        self.high_watermark = said.0.max(before).min(end);
+        self.leader_start = said.1;
+        self.uncommitted_bytes = self.uncommitted_bytes.saturating_add(appended);
+        let is_first = !std::mem::replace(&mut self.agrees, true);
+        if is_first {
+            // Nobody has counted what was there before.
+            self.uncommitted_bytes = u64::MAX;
+        }
+        let bytes = self.uncommitted_bytes;
+        if self.high_watermark == end {
+            self.uncommitted_bytes = 0;
+        }
+        (is_first || self.high_watermark > before).then_some(bytes.max(1))
+    }
+
+    /// The own log was cut, and ends at `end`. Whether what is left is as the leader's the next answer says.
+    pub(crate) fn cut(&mut self, end: i64) {
+        self.high_watermark = self.high_watermark.min(end);
+        self.agrees = false;
+    }
 }
 
 /// How far a follower has come.
@@ -35,8 +74,9 @@ pub(crate) struct Following {
 struct Progress {
     /// The broker epoch under which it fetches.
     epoch: Revision,
-    /// It has everything before this offset.
+    /// It has everything before this offset, from `start` on.
     end: i64,
+    start: i64,
     /// When it last had all that the leader had.
     caught_up_ms: u64,
     /// When it last fetched, and where the leader's log ended then.
@@ -158,12 +198,13 @@ impl Leading {
         let known = self.followers.entry(from.0).or_insert(Progress {
             epoch: from.1,
             end: offset,
+            start: i64::MAX,
             caught_up_ms: since_ms,
             fetched_ms: now_ms,
             leader_end: end,
         });
         if known.epoch != from.1 {
-            *known = Progress { epoch: from.1, end: offset, caught_up_ms: 0, ..*known };
+            *known = Progress { epoch: from.1, end: offset, start: i64::MAX, caught_up_ms: 0, ..*known };
         }
         let offset = offset.max(known.end);
         if offset >= end {
@@ -173,6 +214,24 @@ impl Leading {
             known.caught_up_ms = known.caught_up_ms.max(known.fetched_ms);
         }
         (known.end, known.fetched_ms, known.leader_end) = (offset, now_ms, end);
+    }
+
+    /// A follower says where its log begins.
+    pub(crate) fn begins(&mut self, from: Registration, start: i64) {
+        if let Some(known) = self.followers.get_mut(&from.0).filter(|known| known.epoch == from.1) {
+            known.start = start;
+        }
+    }
+
+    /// Of the followers in sync that have an offset and are near, the one that has come furthest; of several, the first by
+    /// number.
+    pub(crate) fn nearest(&self, offset: i64, is_near: impl Fn(Registration) -> bool) -> Option<NodeId> {
+        let others = self.isr.iter().filter(|one| one.0 != self.node);
+        let have_it = others.filter_map(|one| {
+            let known = self.followers.get(&one.0).filter(|known| known.epoch == one.1)?;
+            ((known.start..=known.end).contains(&offset) && is_near(*one)).then_some((known.end, one.0))
+        });
+        have_it.max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node))).map(|(_, node)| node)
     }
 
     /// The in-sync set that this leader wants, if it is another than that of the view: without those that have not caught up
@@ -281,6 +340,43 @@ mod tests {
         leading.advance(11, 1001);
         assert_eq!(leading.wanted_isr(11, 1001, 500, |_| true), Some(vec![OWN, OTHER]), "it has time");
         assert_eq!(leading.wanted_isr(11, 9000, 500, |_| true), Some(vec![OWN]), "nobody waits for ever");
+    }
+
+    #[test]
+    fn the_nearest_follower_is_in_sync_has_the_offset_and_is_furthest() {
+        let third = Registration(3, 13);
+        let mut leading = leading(&[OWN, OTHER]);
+        leading.fetched(OTHER, 10, 10, 1000);
+        assert_eq!(leading.nearest(10, |_| true), None, "nobody knows where its log begins");
+        leading.begins(OTHER, 4);
+        let found = |leading: &Leading| [3, 4, 10, 11].map(|offset| leading.nearest(offset, |_| true));
+        assert_eq!(found(&leading), [None, Some(2), Some(2), None]);
+        assert_eq!(leading.nearest(4, |one| one != OTHER), None, "it is not near");
+        leading.fetched(third, 10, 10, 1000);
+        leading.begins(third, 0);
+        assert_eq!(leading.nearest(3, |_| true), None, "it is not in sync");
+        leading.update(&partition(&[OWN, third, OTHER]), 21);
+        assert_eq!(found(&leading), [Some(3), Some(2), Some(2), None]);
+        leading.advance(11, 1001);
+        leading.fetched(third, 11, 11, 1001);
+        assert_eq!(found(&leading), [Some(3), Some(3), Some(3), Some(3)]);
+        leading.update(&partition(&[OWN, Registration(3, 14)]), 22);
+        assert_eq!(found(&leading), [None; 4], "it has registered anew");
+    }
+
+    #[test]
+    fn what_a_follower_can_read_is_never_counted_too_low() {
+        let mut following = Following::new(1, Some(1), 0);
+        assert_eq!(following.told((3, 0), 5, 50), Some(u64::MAX), "what was there before counts");
+        assert_eq!(following.told((3, 0), 6, 10), None);
+        assert_eq!(following.told((6, 0), 6, 0), Some(u64::MAX));
+        assert_eq!(following.told((6, 0), 8, 20), None, "nothing of it is committed");
+        assert_eq!(following.told((7, 0), 9, 10), Some(30));
+        assert_eq!(following.told((9, 0), 9, 0), Some(30));
+        assert_eq!(following.told((8, 0), 9, 0), None, "an earlier answer takes nothing back");
+        following.cut(4);
+        assert_eq!((following.high_watermark, following.agrees), (4, false));
+        assert_eq!(following.told((4, 0), 4, 0), Some(u64::MAX));
     }
 
     #[test]

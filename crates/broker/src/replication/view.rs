@@ -189,7 +189,7 @@ impl<D: Disk> Replication<D> {
             return self.follow(context, place, value.epoch, None);
         }
         if matches!(&partition.role, Role::Follower(following) if following.is_pushed) {
-            context.changes.push_back(Change::LeaderChanged { place });
+            context.changes.push_back(Change::LeaderChanged { place, watchers: Vec::new() });
         }
         let ends = (partition.high_watermark(), partition.log.end_offset());
         let leading = Leading::new(context.config.node_id, epoch, (value, modified), ends, now_ms);
@@ -248,14 +248,15 @@ impl<D: Disk> Replication<D> {
     fn follow(&mut self, context: &mut Context<D>, place: Place, epoch: i32, leader: Option<Registration>) {
         let Some(partition) = context.store.partition_mut(place) else { return };
         let high_watermark = partition.high_watermark();
-        let mut following =
-            Following { epoch, leader: leader.map(|leader| leader.0), high_watermark, is_pushed: false };
+        let mut following = Following::new(epoch, leader.map(|leader| leader.0), high_watermark);
         if let Role::Follower(before) = &partition.role {
-            // Whoever pushed in another epoch does so no more, and what it has under way comes too late.
-            let stays = (before.epoch, before.leader) == (following.epoch, following.leader);
-            following.is_pushed = before.is_pushed && stays;
-            if before.is_pushed && !stays {
-                context.changes.push_back(Change::LeaderChanged { place });
+            if (before.epoch, before.leader) == (following.epoch, following.leader) {
+                following = *before;
+            } else if before.is_pushed || !partition.watchers.is_empty() {
+                // Whoever pushed in another epoch does so no more, and what it has under way comes too late. Consumers that
+                // wait here learn of the epoch.
+                let watchers = std::mem::take(&mut partition.watchers);
+                context.changes.push_back(Change::LeaderChanged { place, watchers });
             }
         }
         let before = std::mem::replace(&mut partition.role, Role::Follower(following));

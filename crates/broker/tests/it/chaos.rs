@@ -39,6 +39,7 @@ struct Counts {
     truncated: u64,
     pushed: u64,
     read_in_memory: u64,
+    read_from_followers: u64,
     over_verbs: u64,
     /// Replicas that were asked for, and how often it has others in the end.
     moves: u64,
@@ -207,11 +208,14 @@ impl Chaos {
         }
     }
 
-    /// A consumer sees no record that goes away, and none in the place of another.
+    /// A consumer sees no record that goes away, and none in the place of another, wherever it reads.
     fn read(&mut self) {
         let Some(from) = self.any_up() else { return };
         let offset = if self.chance.below(3) == 0 { 0 } else { self.seen.len() as i64 };
         let rows = self.trio.rows(from, "t", offset);
+        if !rows.is_empty() && self.trio.leads(from, "t").is_none() {
+            self.counts.read_from_followers += rows.len() as u64;
+        }
         self.see(from, rows);
     }
 
@@ -396,6 +400,7 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
         sum.truncated += counts.truncated;
         sum.pushed += counts.pushed;
         sum.read_in_memory += counts.read_in_memory;
+        sum.read_from_followers += counts.read_from_followers;
         sum.over_verbs += counts.over_verbs;
         sum.moves += counts.moves;
         sum.moved += counts.moved;
@@ -413,6 +418,7 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
             sum.truncated,
             sum.pushed,
             sum.read_in_memory,
+            sum.read_from_followers,
             sum.over_verbs,
             sum.moves,
             sum.moved,

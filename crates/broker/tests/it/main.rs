@@ -18,6 +18,7 @@ mod fetching;
 mod full_disk;
 mod groups;
 mod journal;
+mod nearest;
 mod offsets;
 mod producing;
 mod pushes;

@@ -46,6 +46,9 @@ use super::world::{
 };
 
 const SESSION_MS: u64 = 3000;
+/// A version of Fetch in which only leaders give out records, and one in which followers do as well.
+const READS_LEADERS: i16 = 10;
+const READS_COPIES: i16 = 12;
 /// The connection of the test's own client to each broker.
 const CLIENT: ConnId = ConnId(1);
 const SECOND: ConnId = ConnId(2);
@@ -220,7 +223,13 @@ impl Trio {
         let Some(MemberEvent::Identified(cluster_id)) = event else { panic!("{event:?}") };
         let number = id.to_string();
         let host = format!("broker-{id}");
-        let own = [("node.id", number.as_str()), ("cluster.id", &cluster_id), ("advertised.host", &host)];
+        let rack = format!("rack-{id}");
+        let own = [
+            ("node.id", number.as_str()),
+            ("cluster.id", &cluster_id),
+            ("advertised.host", &host),
+            ("broker.rack", &rack),
+        ];
         let pairs: Vec<_> = self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let config = config(&[&own[..], &pairs[..]].concat());
         let start =
@@ -818,12 +827,12 @@ impl Trio {
         topic: &str,
         offset: i64,
     ) -> (Vec<String>, i64, ErrorCode) {
-        let answer = self.fetch_on_own(from, topic, offset);
+        let answer = self.fetch_on_own(from, topic, offset, READS_COPIES);
         (values(&answer), answer.responses[0].partitions[0].high_watermark, error_of(&answer))
     }
 
-    fn fetch_on_own(&mut self, from: i32, topic: &str, offset: i64) -> FetchResponse {
-        self.call_on_own(from, 12, &fetch_request(&[(topic, 0, offset)]))
+    fn fetch_on_own(&mut self, from: i32, topic: &str, offset: i64, version: i16) -> FetchResponse {
+        self.call_on_own(from, version, &fetch_request(&[(topic, 0, offset)]))
     }
 
     /// The leader, its epoch and the in-sync set of partition 0, while the client's connection is held up.
@@ -866,9 +875,9 @@ impl Trio {
         frame::decode_response::<R>(version, frame).unwrap().1
     }
 
-    /// Offsets and values that a consumer reads of partition 0 at a broker; nothing where it does not lead it.
+    /// Offsets and values that a consumer reads of partition 0 at a broker; nothing where it has no copy, or may not act.
     pub(crate) fn rows(&mut self, from: i32, topic: &str, offset: i64) -> Vec<(i64, String)> {
-        let answer = self.fetch_on_own(from, topic, offset);
+        let answer = self.fetch_on_own(from, topic, offset, READS_COPIES);
         let partition = &answer.responses[0].partitions[0];
         decode(partition.records.as_ref()).into_iter().filter(|(at, _)| *at >= offset).collect()
     }
@@ -877,7 +886,7 @@ impl Trio {
     pub(crate) fn leads(&mut self, id: i32, topic: &str) -> Option<i32> {
         // Each answer may let something happen that was due: what is said is true only of an epoch that stays.
         let epoch = self.state_on_own(id, topic).1;
-        let answer = self.fetch_on_own(id, topic, 0);
+        let answer = self.fetch_on_own(id, topic, 0, READS_LEADERS);
         (error_of(&answer) == ErrorCode::NONE && self.state_on_own(id, topic).1 == epoch).then_some(epoch)
     }
 
