@@ -302,7 +302,87 @@ fn what_an_unclean_leader_lacks_is_not_given_out_in_its_epoch() {
     asked.topics[0].partitions[0].current_leader_epoch = epoch;
     let answer = trio.call(last, 12, &asked);
     assert_eq!((values(data(&answer)), data(&answer).error_code), (String::new(), 0));
+    // The first one comes back in sync and is late then, so what is written is not committed yet.
+    trio.start(first);
+    trio.pass(5000);
+    assert_eq!(trio.state(last, "t", 0).2, [next, first]);
+    trio.cut.insert(first);
+    for (value, offset) in [("x", 1), ("y", 2)] {
+        let written = trio.produce(next, 1, "t", &[value]);
+        assert_eq!(trio.produced(next, written), Some((ErrorCode::NONE, offset)));
+    }
+    trio.cut = [first].into();
+    trio.pass(1500);
+    assert_eq!(trio.bytes(last, "t", 0), trio.bytes(next, "t", 0), "it has them, and what it had is cut off");
+    assert_eq!(read(&mut trio, last, 0), ("a ".into(), 1, ErrorCode::NONE));
     trio.cut.clear();
     trio.pass(40_000);
-    assert_eq!(read(&mut trio, last, 0), ("a ".into(), 1, ErrorCode::NONE));
+    assert_eq!(read(&mut trio, last, 0), ("a x y ".into(), 3, ErrorCode::NONE));
+}
+
+#[test]
+fn what_is_left_after_a_cut_is_given_out_once_it_is_found_to_be_the_leaders() {
+    let mut trio = Trio::new(&[1, 2], &[RACK_AWARE]);
+    trio.create("t", 1, 2, &[("unclean.leader.election.enable", "true")]);
+    trio.pass(1000);
+    let one = trio.leader("t", 0);
+    let other = 3 - one;
+    let write = |trio: &mut Trio, to, values: &[&str]| {
+        for value in values {
+            let written = trio.produce(to, 1, "t", &[value]);
+            assert_eq!(trio.produced(to, written).unwrap().0, ErrorCode::NONE);
+        }
+    };
+    trio.append("t", &["a"]);
+    // Records of the epoch 0 that only one of them has, then of the epoch 1 that only the other has, and so on.
+    trio.cut.insert(other);
+    write(&mut trio, one, &["b", "c"]);
+    for (from, to, values) in
+        [(one, other, &["k", "l", "m", "n", "o"][..]), (other, one, &["d"]), (one, other, &["p"])]
+    {
+        trio.kill(from);
+        trio.cut.clear();
+        if !trio.ids().contains(&to) {
+            trio.start(to);
+        }
+        trio.pass(8000);
+        assert_eq!(trio.leader_at(to, "t"), to);
+        write(&mut trio, to, values);
+    }
+    let all = "a k l m n o p ";
+    assert_eq!(read(&mut trio, other, 0), (all.into(), 7, ErrorCode::NONE));
+    // It takes two cuts to find that only the first record is in both logs.
+    trio.delays = Some((1, 50));
+    trio.start(one);
+    for _ in 0..400 {
+        trio.pass(5);
+        let (values, ..) = read(&mut trio, one, 0);
+        assert!(all.starts_with(&values), "{values}");
+    }
+    trio.delays = None;
+    trio.pass(2000);
+    assert_eq!(read(&mut trio, one, 0), (all.into(), 7, ErrorCode::NONE));
+}
+
+#[test]
+fn nobody_is_sent_to_a_follower_that_has_deleted_what_is_asked_for() {
+    let interval = ("log.retention.check.interval.ms", "20000");
+    for way in WAYS {
+        let (mut trio, leader, [near, _]) =
+            three(&[RACK_AWARE, interval, ("headrace.direct.replication", way)]);
+        // Its looks at what is to be deleted come 5 s and more after the others'.
+        trio.kill(near);
+        trio.pass(5000);
+        trio.start(near);
+        trio.pass(15_000);
+        trio.append("t", &["a", "b"]);
+        assert_eq!(trio.set_config(leader, "t", "retention.ms", "1000"), ErrorCode::NONE);
+        trio.pass(2000);
+        assert_eq!(sent_to(&mut trio, leader, 0, &rack(near)), near);
+        trio.pass(6000);
+        assert_eq!(read(&mut trio, near, 0).2, ErrorCode::OFFSET_OUT_OF_RANGE, "{way}");
+        assert_eq!(sent_to(&mut trio, leader, 0, &rack(near)), -1, "{way}");
+        assert_eq!(read(&mut trio, leader, 0), ("a b ".into(), 2, ErrorCode::NONE), "{way}");
+        assert_eq!(sent_to(&mut trio, leader, 2, &rack(near)), near, "{way}");
+    }
 }
