@@ -277,8 +277,8 @@ impl Session {
         let key = (item.topic.clone(), item.partition);
         if let Some(place) = self.places.get(&key).copied() {
             if let Some(entry) = self.entries.get_mut(&place) {
-                if entry.item.current_leader_epoch != item.current_leader_epoch {
-                    // In another epoch a follower waits for word that its log is as the leader's, also where nothing is new.
+                if item.log_start >= 0 {
+                    // A follower that names a partition waits for word that its log is as the leader's.
                     (entry.high_watermark, entry.log_start) = (-1, -1);
                 }
                 entry.item = item;
@@ -431,16 +431,16 @@ mod tests {
     }
 
     #[test]
-    fn in_another_epoch_the_state_is_told_again() {
+    fn who_follows_is_told_the_state_of_what_it_names() {
         let mut sessions = FetchSessions::new(10);
         let id = open(&mut sessions, 0, 1);
         sessions.begin(BY, id, 1, false, vec![item(0, 3)], &[]).unwrap();
-        assert!(!sessions.has_news(id, &item(0, 3), quiet(5)), "the epoch is the same");
-        let later = FetchItem { current_leader_epoch: 7, ..item(0, 3) };
-        sessions.begin(BY, id, 2, false, vec![later.clone()], &[]).unwrap();
-        assert!(sessions.has_news(id, &later, quiet(5)));
-        sessions.answered(id, &later, quiet(5));
-        assert!(!sessions.has_news(id, &later, quiet(5)));
+        assert!(!sessions.has_news(id, &item(0, 3), quiet(5)), "a consumer has no log");
+        let followers = FetchItem { log_start: 0, ..item(0, 3) };
+        sessions.begin(BY, id, 2, false, vec![followers.clone()], &[]).unwrap();
+        assert!(sessions.has_news(id, &followers, quiet(5)));
+        sessions.answered(id, &followers, quiet(5));
+        assert!(!sessions.has_news(id, &followers, quiet(5)));
     }
 
     #[test]

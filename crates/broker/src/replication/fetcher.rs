@@ -35,6 +35,8 @@ pub(super) struct Asked {
     pub(super) start: i64,
     /// The epoch of the last batch; -1: there is none.
     pub(super) last_epoch: i32,
+    /// In this epoch the log was found to be as the leader's. Where it was not yet, the partition is named, and so answered.
+    pub(super) agrees: bool,
 }
 
 /// An answer about one partition.

@@ -306,6 +306,7 @@ impl<D: Disk> Replication<D> {
                 end: log.end_offset(),
                 start: log.start_offset(),
                 last_epoch: log.latest_epoch().unwrap_or(-1),
+                agrees: following.agrees,
             })
         };
         let peer = PeerConn { node, lane: Lane::Fetch };

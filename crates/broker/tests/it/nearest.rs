@@ -263,19 +263,26 @@ fn who_waits_learns_of_another_epoch() {
 
 #[test]
 fn a_follower_whose_lease_is_over_gives_nothing_out() {
-    let (mut trio, _, [near, _]) = three(&[RACK_AWARE]);
-    trio.append("t", &["a"]);
-    trio.pass(1000);
-    let waits = wait(&mut trio, near, 1);
-    trio.lost.insert(near);
-    trio.pass(2000);
-    assert_eq!(waited(&mut trio, near, waits), None, "its lease is not over yet");
-    trio.pass(1000);
-    assert_eq!(waited(&mut trio, near, waits), Some((String::new(), ErrorCode::NOT_LEADER_OR_FOLLOWER)));
-    assert_eq!(read(&mut trio, near, 0).2, ErrorCode::NOT_LEADER_OR_FOLLOWER);
-    trio.lost.clear();
-    trio.pass(40_000);
-    assert_eq!(read(&mut trio, near, 0), ("a ".into(), 1, ErrorCode::NONE));
+    for way in WAYS {
+        let (mut trio, _, [near, _]) = three(&[RACK_AWARE, ("headrace.direct.replication", way)]);
+        trio.append("t", &["a"]);
+        trio.pass(1000);
+        let waits = wait(&mut trio, near, 1);
+        trio.lost.insert(near);
+        trio.pass(2000);
+        assert_eq!(waited(&mut trio, near, waits), None, "its lease is not over yet");
+        trio.pass(1000);
+        let answer = waited(&mut trio, near, waits);
+        assert_eq!(answer, Some((String::new(), ErrorCode::NOT_LEADER_OR_FOLLOWER)));
+        assert_eq!(read(&mut trio, near, 0).2, ErrorCode::NOT_LEADER_OR_FOLLOWER);
+        trio.lost.clear();
+        trio.pass(40_000);
+        assert_eq!(
+            read(&mut trio, near, 0),
+            ("a ".into(), 1, ErrorCode::NONE),
+            "{way}: nothing was written since"
+        );
+    }
 }
 
 #[test]
