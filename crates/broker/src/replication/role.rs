@@ -305,7 +305,7 @@ mod tests {
 
     fn partition(isr: &[Registration]) -> PartitionValue {
         PartitionValue {
-            replicas: vec![1, 2],
+            replicas: vec![1, 2, 3],
             leader: Some(OWN),
             epoch: 3,
             isr: isr.to_vec(),

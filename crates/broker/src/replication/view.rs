@@ -154,7 +154,7 @@ impl<D: Disk> Replication<D> {
             context.flushes.forget(&mut context.store, *place);
             let failure = context.failure_of_lost(*place);
             context.unacknowledged.fail(&mut context.connections, (*place, Until::Synced), failure);
-            context.changes.push_back(Change::LeaderChanged { place: *place });
+            context.changes.push_back(Change::LeaderChanged { place: *place, watchers: Vec::new() });
         }
         if let Err(error) = context.store.drop_copies(&places) {
             context.store.note_trouble(&format!("copies that are elsewhere now cannot be removed: {error}"));
