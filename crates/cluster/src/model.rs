@@ -179,6 +179,9 @@ impl PartitionValue {
 
     /// The same once the new replicas are in sync: those that were to go are no replicas any more. Nothing while that cannot
     /// be, or its leader is to go.
+    ///
+    /// The leader leads anew then, under the next epoch: who goes removes its copy, and may be wanted again before its leader has
+    /// seen it gone. What was known of the old copy must not be taken for true of the new one.
     #[must_use]
     pub fn with_target(&self) -> Option<Self> {
         let stays = |one: &Registration| self.target.contains(&one.0);
@@ -188,6 +191,7 @@ impl PartitionValue {
             isr: self.isr.iter().copied().filter(stays).collect(),
             target: Vec::new(),
             original: Vec::new(),
+            epoch: self.epoch.saturating_add(i32::from(!self.removing().is_empty())),
             ..self.clone()
         })
     }
