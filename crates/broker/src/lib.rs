@@ -20,6 +20,7 @@ mod fetch;
 mod group;
 mod kernel;
 mod lacking;
+mod metrics;
 mod page;
 mod random;
 mod replication;
@@ -32,6 +33,7 @@ pub use context::call::{ConnId, Response};
 pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
 pub use error::BrokerError;
 pub use kernel::{Broker, ClusterStart, OTHER_REQUEST_BYTES_MAX};
+pub use metrics::Metric;
 pub use page::page as settings_page;
 pub use replication::{
     ClusterEvent, Lane, PUSH_RING_BYTES_MAX, PeerAction, PeerConn, PushAction, PushEvent, PushWrite,

@@ -3,6 +3,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod configs;
+pub(crate) mod log_dirs;
 pub(crate) mod making;
 pub(crate) mod offsets;
 pub(crate) mod produce;

@@ -21,6 +21,7 @@ use headrace_wire::uuid::Uuid;
 use crate::auth::{Authorizer, Operation, Resource};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
+use crate::metrics::Counts;
 use crate::random::Random;
 use crate::replication::role::Role;
 use crate::store::flush::Flushes;
@@ -44,6 +45,7 @@ pub(crate) struct Context<D: Disk> {
     pub(crate) connections: Connections<D::File>,
     /// What parts have done that others must know: the kernel tells them, after the input or the unit of work.
     pub(crate) changes: VecDeque<Change>,
+    pub(crate) counts: Counts,
     /// Lines of the log about topics: clients decide how often they come and go.
     pub(crate) lines: RateLimit,
 }
@@ -135,6 +137,7 @@ impl<D: Disk> Context<D> {
             cluster,
             connections: Connections::default(),
             changes: VecDeque::new(),
+            counts: Counts::default(),
             lines: RateLimit::new(RateLimit::LINES_PER_S),
         };
         Ok((context, report))
@@ -298,6 +301,7 @@ impl<D: Disk> Context<D> {
         let is_unsynced =
             partition.syncs_before_ack() && appended.last_offset >= partition.log.recovery_point();
         if !appended.duplicate {
+            self.counts.bytes_in += if client { batch.len() as u64 } else { 0 };
             self.changes.push_back(Change::Appended { place, bytes: batch.len() as u64 });
             self.advance(place, batch.len() as u64);
         }

@@ -12,7 +12,7 @@ use headrace_wire::primitive::Reader;
 use super::Broker;
 use super::turns::Part;
 use crate::api::versions::{api_versions, supported};
-use crate::api::{cluster, configs, offsets, produce, producers, reassign, topics};
+use crate::api::{cluster, configs, log_dirs, offsets, produce, producers, reassign, topics};
 use crate::context::Context;
 use crate::context::call::{Call, ConnId, Outcome};
 use crate::context::task::Task;
@@ -106,6 +106,7 @@ impl<D: Disk> Broker<D> {
             ApiKey::CreatePartitions => self.run(call, reader, topics::create_partitions),
             ApiKey::DeleteGroups => self.run_in(call, reader, Self::groups, Groups::delete_groups),
             ApiKey::IncrementalAlterConfigs => self.run(call, reader, configs::incremental_alter_configs),
+            ApiKey::DescribeLogDirs => self.run(call, reader, log_dirs::describe_log_dirs),
             ApiKey::ElectLeaders => self.run(call, reader, reassign::elect_leaders),
             ApiKey::AlterPartitionReassignments => {
                 self.run(call, reader, reassign::alter_partition_reassignments);

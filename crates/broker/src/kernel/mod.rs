@@ -25,6 +25,7 @@ use crate::direct::Direct;
 use crate::error::BrokerError;
 use crate::fetch::Fetch;
 use crate::group::Groups;
+use crate::metrics::{Metric, metrics};
 use crate::replication::Replication;
 use crate::replication::role::Role;
 use crate::store::flush::FlushWork;
@@ -323,6 +324,12 @@ impl<D: Disk> Broker<D> {
     #[must_use]
     pub fn offline_logs(&self) -> usize {
         self.context.flushes.offline()
+    }
+
+    /// What it says of itself, for whoever watches over it.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Metric> {
+        metrics(&self.context, self.replication.pushes.pushed())
     }
 
     /// Errors since the last call that no answer to a client could name, one sentence each: for the driver to log.

@@ -67,6 +67,8 @@ impl<D: Disk> Context<D> {
         let taken = take(partition, now, data, may_cut);
         let (due, end) = (partition.log.flush_due(), partition.log.end_offset());
         self.flushes.note(*place, due);
+        let copied = data.records.as_ref().and_then(Records::to_bytes).map_or(0, |records| records.len());
+        self.counts.replication_bytes_in += if end > before { copied as u64 } else { 0 };
         if end < before {
             let topic = self.store.by_id(place.0).map(|topic| topic.name.clone()).unwrap_or_default();
             tracing::info!(
@@ -132,6 +134,7 @@ impl<D: Disk> Context<D> {
             let due = log.flush_due();
             self.flushes.note(place, due);
             size?;
+            self.counts.replication_bytes_in += records.len() as u64;
         }
         let said = (header.high_watermark, header.log_start_offset);
         let readable = partition.take_marks(said, records.len() as u64);

@@ -55,6 +55,11 @@ impl Pushes {
         self.attend(context, follower.0);
     }
 
+    /// Copies that are pushed into.
+    pub(crate) fn pushed(&self) -> u64 {
+        self.pushers.values().map(Pusher::pushed).sum()
+    }
+
     fn drop_follower(&mut self, node: NodeId) {
         if self.pushers.remove(&node).is_some() {
             self.close(node);

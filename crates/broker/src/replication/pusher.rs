@@ -207,6 +207,11 @@ impl Pusher {
         }
     }
 
+    /// Copies that are pushed into.
+    pub(super) fn pushed(&self) -> u64 {
+        self.copies.len() as u64
+    }
+
     /// The follower has all of a partition, and asks for more: it is to be pushed from now on.
     pub(super) fn want(&mut self, place: Place) {
         let is_asked = self

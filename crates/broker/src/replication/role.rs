@@ -149,6 +149,12 @@ impl Leading {
         self.replicas.len()
     }
 
+    /// How many records the follower lacks that is furthest behind, of those that have asked for some; the log ends at `end`.
+    pub(crate) fn most_behind(&self, end: i64) -> u64 {
+        let ends = self.followers.values().map(|known| known.end);
+        ends.min().map_or(0, |least| u64::try_from(end.saturating_sub(least)).unwrap_or(0))
+    }
+
     /// Whether a broker is in the in-sync set, or was asked into it.
     pub(crate) fn has_in_sync(&self, one: Registration) -> bool {
         self.isr.contains(&one) || self.asked.contains(&one)

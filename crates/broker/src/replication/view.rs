@@ -180,7 +180,11 @@ impl<D: Disk> Replication<D> {
         if let Role::Leader(leading) = &mut partition.role
             && leading.epoch == epoch
         {
+            let before = leading.in_sync();
             leading.update(value, modified);
+            let after = leading.in_sync();
+            context.counts.isr_shrinks += u64::from(after < before);
+            context.counts.isr_expands += u64::from(after > before);
             context.advance(place, 0);
             return context.pursue(place);
         }

@@ -75,15 +75,21 @@ impl<D: Disk> Partition<D> {
     /// Whether as many are in sync as a batch needs that is acknowledged to a producer with acks all; how many are, and how
     /// many are needed: `min.insync.replicas`, or all there are where that is less (KIP-966).
     pub(crate) fn check_in_sync(&self) -> Result<(), (usize, usize)> {
-        let (in_sync, replicas) = match &self.role {
-            Role::Leader(leading) => (leading.in_sync(), leading.replicas()),
-            Role::Sole | Role::Follower(_) => (1, 1),
+        let in_sync = match &self.role {
+            Role::Leader(leading) => leading.in_sync(),
+            Role::Sole | Role::Follower(_) => 1,
         };
-        let needed = self.min_in_sync.min(replicas);
+        let needed = self.needed_in_sync();
         if in_sync < needed {
             return Err((in_sync, needed));
         }
         Ok(())
+    }
+
+    /// How many have to be in sync.
+    pub(crate) fn needed_in_sync(&self) -> usize {
+        let replicas = if let Role::Leader(leading) = &self.role { leading.replicas() } else { 1 };
+        self.min_in_sync.min(replicas)
     }
 
     /// Every record before this offset is committed: all of the in-sync set have it.

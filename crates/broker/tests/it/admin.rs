@@ -1,18 +1,23 @@
 //! Metadata, topics, partitions, settings.
 
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::alter_partition_reassignments_request::{
+    ReassignablePartition, ReassignableTopic,
+};
 use headrace_wire::messages::create_partitions_request::CreatePartitionsTopic;
 use headrace_wire::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
 use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
+use headrace_wire::messages::describe_log_dirs_request::DescribableLogDirTopic;
 use headrace_wire::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
 use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::{
-    AlterConfigsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeTopicPartitionsRequest,
-    IncrementalAlterConfigsRequest, MetadataRequest, alter_configs_request,
+    AlterConfigsRequest, AlterPartitionReassignmentsRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest, ElectLeadersRequest, IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest, MetadataRequest, alter_configs_request, elect_leaders_request,
     incremental_alter_configs_request,
 };
 use headrace_wire::uuid::Uuid;
@@ -483,4 +488,74 @@ fn topics_are_described_page_by_page() {
         DescribeTopicPartitionsRequest { topics: asked, ..DescribeTopicPartitionsRequest::default() };
     let codes: Vec<i16> = world.call(0, &request).topics.iter().map(|t| t.error_code).collect();
     assert_eq!(codes, [17, 3]);
+}
+
+#[test]
+fn the_data_directory_and_the_sizes_in_it_are_told() {
+    let mut world = World::new();
+    world.create("t", 2);
+    world.append("t", 1, &["a", "b"]);
+    let mut sizes = |topics: Option<Vec<DescribableLogDirTopic>>| {
+        let [found] = &world.call(4, &DescribeLogDirsRequest { topics }).results[..] else { panic!("one") };
+        assert_eq!((found.error_code, found.log_dir.as_str(), found.total_bytes), (0, DIR, -1));
+        let all = found.topics.iter().flat_map(|topic| topic.partitions.iter().map(move |p| (topic, p)));
+        all.map(|(topic, p)| (topic.name.clone(), p.partition_index, p.partition_size)).collect::<Vec<_>>()
+    };
+    let all = sizes(None);
+    assert_eq!((all.len(), all[0].clone()), (2, ("t".to_owned(), 0, 0)));
+    assert!(all[1].2 > 60);
+    let some = DescribableLogDirTopic { topic: "t".into(), partitions: vec![1, 1, 9, -1] };
+    assert_eq!(sizes(Some(vec![some])), all[1..]);
+    assert_eq!(sizes(Some(vec![])), []);
+}
+
+#[test]
+fn the_only_broker_has_all_copies_and_leads() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let reassign = |replicas: Option<Vec<i32>>| {
+        let partitions = vec![ReassignablePartition { partition_index: 0, replicas }];
+        let topics = vec![ReassignableTopic { name: "t".into(), partitions }];
+        AlterPartitionReassignmentsRequest { topics, ..AlterPartitionReassignmentsRequest::default() }
+    };
+    for (replicas, error) in [
+        (Some(vec![1]), ErrorCode::NONE),
+        (Some(vec![1, 2]), ErrorCode::INVALID_REPLICA_ASSIGNMENT),
+        (Some(vec![]), ErrorCode::INVALID_REPLICA_ASSIGNMENT),
+        (None, ErrorCode::NO_REASSIGNMENT_IN_PROGRESS),
+    ] {
+        let answer = world.call(1, &reassign(replicas.clone()));
+        let found = &answer.responses[0].partitions[0];
+        assert_eq!((answer.error_code, found.error_code), (0, error.code()), "{replicas:?}");
+    }
+    assert_eq!(world.call(0, &ListPartitionReassignmentsRequest::default()).topics, []);
+    let all = ElectLeadersRequest { topic_partitions: None, ..ElectLeadersRequest::default() };
+    assert_eq!(world.call(2, &all).replica_election_results, []);
+    let topic = elect_leaders_request::TopicPartitions { topic: "t".into(), partitions: vec![0, 5] };
+    let some = ElectLeadersRequest { topic_partitions: Some(vec![topic]), ..all };
+    let results = world.call(2, &some).replica_election_results[0].partition_result.clone();
+    let codes: Vec<_> = results.iter().map(|one| ErrorCode::new(one.error_code)).collect();
+    assert_eq!(codes, [ErrorCode::ELECTION_NOT_NEEDED, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION]);
+}
+
+#[test]
+fn what_a_broker_has_not_set_can_be_taken_back() {
+    let mut world = World::new();
+    let rate = "leader.replication.throttled.rate";
+    let mut ask = |operation: i8, kind: i8| {
+        let config = incremental_alter_configs_request::AlterableConfig {
+            name: rate.into(),
+            config_operation: operation,
+            value: Some("1".into()),
+        };
+        let resource = incremental_alter_configs_request::AlterConfigsResource {
+            resource_type: kind,
+            resource_name: "1".into(),
+            configs: vec![config],
+        };
+        let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+        ErrorCode::new(world.call(1, &request).responses[0].error_code)
+    };
+    assert_eq!(ask(1, 4), ErrorCode::NONE, "as Kafka's tools do after a move");
+    assert_eq!(ask(0, 4), ErrorCode::INVALID_REQUEST);
 }

@@ -525,3 +525,31 @@ fn who_waits_for_the_next_leader_waits_no_longer_than_was_asked_for() {
     trio.pass(10);
     assert_eq!(trio.produced(leader, batch), Some((ErrorCode::NOT_LEADER_OR_FOLLOWER, -1)));
 }
+
+#[test]
+fn who_watches_over_brokers_sees_what_is_wrong() {
+    let (mut trio, leader) = three(&[("min.insync.replicas", "2")]);
+    trio.append("t", &["a"]);
+    let figures = |trio: &Trio, names: &[&str]| {
+        let metrics = trio.metrics(leader);
+        names.iter().map(|name| metrics[name]).collect::<Vec<_>>()
+    };
+    let health = ["UnderReplicatedPartitions", "AtMinIsrPartitionCount", "UnderMinIsrPartitionCount"];
+    assert_eq!(figures(&trio, &["PartitionCount", "LeaderCount", "ActiveBrokerCount"]), [1, 1, 3]);
+    assert_eq!(figures(&trio, &["PushedReplicas", "OfflinePartitionsCount", "MaxLag"]), [2, 0, 0]);
+    assert_eq!(figures(&trio, &health), [0, 0, 0]);
+    let size = trio.bytes(leader, "t", 0).len() as u64;
+    assert_eq!(figures(&trio, &["Size", "BytesIn", "ReplicationBytesIn"]), [size, size, 0]);
+    let slow = other(&[leader]);
+    assert_eq!(trio.metrics(slow)["ReplicationBytesIn"], size);
+    trio.kill(slow);
+    trio.pass(5000);
+    assert_eq!(figures(&trio, &health), [1, 1, 0]);
+    trio.kill(other(&[leader, slow]));
+    trio.pass(5000);
+    assert_eq!(figures(&trio, &health), [1, 0, 1]);
+    assert_eq!(figures(&trio, &["IsrShrinks", "IsrExpands", "ActiveBrokerCount"]), [2, 0, 1]);
+    trio.start(slow);
+    trio.pass(5000);
+    assert_eq!(figures(&trio, &["IsrExpands", "AtMinIsrPartitionCount"]), [1, 1]);
+}

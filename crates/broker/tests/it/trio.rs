@@ -324,6 +324,11 @@ impl Trio {
         self.nodes.get_mut(&id).unwrap().broker.take_troubles()
     }
 
+    /// What a broker says of itself, by name.
+    pub(crate) fn metrics(&self, id: i32) -> BTreeMap<&'static str, u64> {
+        self.nodes[&id].broker.metrics().iter().map(|one| (one.name, one.value)).collect()
+    }
+
     pub(crate) fn ids(&self) -> Vec<i32> {
         self.nodes.keys().copied().collect()
     }
