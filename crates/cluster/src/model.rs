@@ -152,6 +152,13 @@ impl PartitionValue {
         self.target.iter().filter(|id| !self.original.contains(id)).copied().collect()
     }
 
+    /// The replicas, those that are new last: they may have next to nothing.
+    pub fn by_completeness(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let adding = self.adding();
+        let (new, old): (Vec<_>, Vec<_>) = self.replicas.iter().copied().partition(|id| adding.contains(id));
+        old.into_iter().chain(new)
+    }
+
     /// Of the replicas those that go once the new ones are in sync.
     #[must_use]
     pub fn removing(&self) -> Vec<NodeId> {
@@ -202,7 +209,8 @@ impl PartitionValue {
         self.isr.iter().any(|one| one.0 == node)
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Whether a broker would take it for a partition's state.
+    pub(crate) fn check(&self) -> Result<(), String> {
         let distinct = |mut nodes: Vec<NodeId>| {
             let all = nodes.len();
             nodes.sort_unstable();

@@ -11,7 +11,7 @@ from headrace._types import TopicPartition
 from headrace.admin import Admin
 from headrace.cli import _placement
 from headrace.cli._common import client_options, printable, table
-from headrace.errors import NoReassignmentInProgressError, UsageError
+from headrace.errors import BrokerError, NoReassignmentInProgressError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -199,20 +199,38 @@ def _move(
     if options.dry_run:
         return 0
     sys.stdout.flush()
-    left, under_way, said = sorted(changes), set[TopicPartition](), -1
+    return _carry_out(admin, changes, options.at_once)
+
+
+def _carry_out(admin: Admin, changes: Mapping[TopicPartition, Replicas], at_once: int) -> int:
+    """Asks for the changes, so many at once, and waits until they are done; 1 if some were refused."""
+    left, under_way = sorted(changes), set[TopicPartition]()
+    said, refused = "", 0
     while left or under_way:
         under_way &= admin.list_partition_reassignments().keys()
-        while left and len(under_way) < options.at_once:
+        while left and len(under_way) < at_once:
             partition = left.pop(0)
-            admin.alter_partition_reassignments({partition: changes[partition]})
-            under_way.add(partition)
-        done = len(changes) - len(left) - len(under_way)
-        if done != said:
-            sys.stderr.write(f"{done} of {len(changes)} partitions are where they are to be\n")
-            said = done
+            try:
+                admin.alter_partition_reassignments({partition: changes[partition]})
+            except BrokerError as error:  # such as a topic that is gone: the others go on
+                sys.stderr.write(f"{printable(error)}\n")
+                refused += 1
+            else:
+                under_way.add(partition)
+        done = len(changes) - refused - len(left) - len(under_way)
+        line = f"{done} of {len(changes)} partitions are where they are to be\n" + _waits_for(admin, changes, under_way)
+        if line != said:
+            sys.stderr.write(line)
+            said = line
         if left or under_way:
             time.sleep(LOOK_SECONDS)
-    return 0
+    return 1 if refused else 0
+
+
+def _waits_for(admin: Admin, changes: Mapping[TopicPartition, Replicas], under_way: Iterable[TopicPartition]) -> str:
+    """Which brokers it waits for that are not there."""
+    away = {node for partition in under_way for node in changes[partition]} - _racks(admin).keys()
+    return f"brokers {_text(sorted(away))} are not there: it goes on once they are back\n" if away else ""
 
 
 def _text(replicas: Replicas) -> str:

@@ -1,7 +1,7 @@
 //! Which brokers have the copies of a partition, and which of them leads: AlterPartitionReassignments,
 //! ListPartitionReassignments, ElectLeaders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_cluster::model::{NodeId, PartitionValue};
 use headrace_cluster::{CommandId, Member};
@@ -24,15 +24,13 @@ use super::Refusal;
 use crate::auth::{Operation, Resource};
 use crate::context::Context;
 use crate::context::call::{Call, Outcome};
-use crate::context::task::{Each, Task, Turn};
-use crate::context::waiting::Awaited;
+use crate::context::task::{Task, Turn};
 use crate::store::{Place, Topic};
 
-/// Partitions that are asked for in one turn.
-const PER_TURN: usize = 32;
-const NOT_DONE: &str =
-    "the metadata store has not done it, or nobody knows: look at the partition, and ask again";
-/// [`ElectLeadersRequest::election_type`] of a leader that may lack records.
+/// Partitions that are asked for in one turn, and commands of one request that are under way.
+const UNDER_WAY_MAX: usize = 32;
+/// [`ElectLeadersRequest::election_type`]: the first replica, or one that may lack records.
+const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
 fn check_cluster<D: Disk>(context: &Context<D>, call: &Call, operation: Operation) -> Result<(), Refusal> {
@@ -50,70 +48,130 @@ fn find<D: Disk>(context: &Context<D>, topic: &str, index: i32) -> Result<Place,
 
 // ---- other replicas
 
-type Reassign<D> =
-    Each<D, (), AlterPartitionReassignmentsRequest, (usize, (usize, String, ReassignablePartition))>;
+/// A partition whose command is under way.
+struct Asked {
+    command: CommandId,
+    /// Where its answer stands: topic and partition.
+    slot: (usize, usize),
+}
+
+/// A request for other replicas under way.
+pub(crate) struct Reassign {
+    may_differ: bool,
+    /// What is still to be asked for, the next one last.
+    left: Vec<((usize, usize), ReassignablePartition)>,
+    /// What was asked for before, so that it is not twice.
+    seen: BTreeSet<(usize, i32)>,
+    asked: Vec<Asked>,
+    response: AlterPartitionReassignmentsResponse,
+}
 
 /// Has partitions get other replicas. It is answered once that is noted, and done while they are copied: see
 /// [`list_partition_reassignments`].
 ///
-/// Most work: [`PER_TURN`] partitions in a turn, a transaction for each.
+/// Most work: [`UNDER_WAY_MAX`] partitions in a turn, and as many transactions at once.
 pub(crate) fn alter_partition_reassignments<D: Disk>(
     context: &mut Context<D>,
     call: &Call,
     request: AlterPartitionReassignmentsRequest,
-) -> Outcome<AlterPartitionReassignmentsResponse, Reassign<D>> {
+) -> Outcome<AlterPartitionReassignmentsResponse, Reassign> {
+    let may_differ = request.allow_replication_factor_change;
     let mut response = AlterPartitionReassignmentsResponse {
-        allow_replication_factor_change: request.allow_replication_factor_change,
+        allow_replication_factor_change: may_differ,
         ..AlterPartitionReassignmentsResponse::default()
     };
     if let Err((error, why)) = check_cluster(context, call, Operation::Alter) {
         (response.error_code, response.error_message) = (error.code(), Some(why));
         return Outcome::Reply(response);
     }
-    let mut items = Vec::new();
+    let mut left = Vec::new();
     for (at, topic) in request.topics.into_iter().enumerate() {
-        let answers = Vec::with_capacity(topic.partitions.len());
-        response.responses.push(ReassignableTopicResponse { name: topic.name.clone(), partitions: answers });
-        let all = topic.partitions.into_iter().enumerate();
-        items.extend(all.map(|(slot, partition)| (at, (slot, topic.name.clone(), partition))));
+        let count = topic.partitions.len();
+        response
+            .responses
+            .push(ReassignableTopicResponse { name: topic.name, partitions: Vec::with_capacity(count) });
+        left.extend(
+            topic.partitions.into_iter().enumerate().map(|(slot, partition)| ((at, slot), partition)),
+        );
     }
-    let task = Reassign::new(PER_TURN, items, response, |(), context, call, item, response| {
-        let (at, (slot, topic, partition)) = item;
+    left.reverse();
+    let reassign = Reassign { may_differ, left, seen: BTreeSet::new(), asked: Vec::new(), response };
+    reassign.begin(&mut (), context, call)
+}
+
+impl Reassign {
+    fn ask<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        slot: (usize, usize),
+        partition: &ReassignablePartition,
+    ) {
+        let Some(topic) = self.response.responses.get_mut(slot.0) else { return };
         let index = partition.partition_index;
-        let may_differ = response.allow_replication_factor_change;
-        let asked = ask_to_reassign(context, &topic, &partition, may_differ);
+        let asked = if self.seen.insert((slot.0, index)) {
+            ask_to_reassign(context, &topic.name, partition, self.may_differ)
+        } else {
+            Err((ErrorCode::INVALID_REQUEST, format!("{}-{index} is named twice", topic.name)))
+        };
         let (error, error_message) = match asked {
             Ok(command) => {
                 if let (Some(cluster), Some(command)) = (&mut context.cluster, command) {
-                    cluster.asked.push((call.token, Awaited::done((at, slot), command)));
+                    cluster.await_command(command);
+                    self.asked.push(Asked { command, slot });
                 }
                 (ErrorCode::NONE, None)
             }
             Err((error, why)) => (error, Some(why)),
         };
         let error_code = error.code();
-        if let Some(topic) = response.responses.get_mut(at) {
-            let answer = ReassignablePartitionResponse { partition_index: index, error_code, error_message };
-            topic.partitions.push(answer);
-        }
-    });
-    let task = task.then(|(), context, call, response| {
-        let (asked, none) = (context.take_asked(call), None);
-        context.reply_when_reached::<AlterPartitionReassignmentsRequest>(
-            call,
-            response,
-            asked,
-            none,
-            |response, (topic, partition), failure| {
-                let topic = response.responses.get_mut(topic);
-                if let Some(answer) = topic.and_then(|topic| topic.partitions.get_mut(partition)) {
-                    (answer.error_code, answer.error_message) =
-                        (failure.error.code(), Some(NOT_DONE.to_owned()));
+        topic.partitions.push(ReassignablePartitionResponse {
+            partition_index: index,
+            error_code,
+            error_message,
+        });
+    }
+
+    /// Says of commands that have ended what has become of them.
+    fn take_results<D: Disk>(&mut self, context: &mut Context<D>) {
+        let Some(cluster) = &mut context.cluster else { return };
+        let responses = &mut self.response.responses;
+        self.asked.retain(|one| match cluster.take_result(one.command) {
+            None => true,
+            Some(Ok(())) => false,
+            Some(Err(why)) => {
+                let topic = responses.get_mut(one.slot.0);
+                if let Some(answer) = topic.and_then(|topic| topic.partitions.get_mut(one.slot.1)) {
+                    answer.error_code = ErrorCode::REQUEST_TIMED_OUT.code();
+                    answer.error_message = Some(why);
                 }
-            },
-        )
-    });
-    task.begin(&mut (), context, call)
+                false
+            }
+        });
+    }
+}
+
+impl<D: Disk> Task<D> for Reassign {
+    fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
+        self.take_results(context);
+        for _ in self.asked.len()..UNDER_WAY_MAX {
+            let Some((slot, partition)) = self.left.pop() else { break };
+            self.ask(context, slot, &partition);
+        }
+        if self.asked.len() >= UNDER_WAY_MAX || (self.left.is_empty() && !self.asked.is_empty()) {
+            return Turn::Later(u64::MAX);
+        }
+        if !self.left.is_empty() {
+            return Turn::More;
+        }
+        context.reply::<AlterPartitionReassignmentsRequest>(call, &self.response);
+        Turn::Done
+    }
+
+    fn abandon(&mut self, (): &mut (), context: &mut Context<D>) {
+        if let Some(cluster) = &mut context.cluster {
+            self.asked.drain(..).for_each(|one| cluster.forget_command(one.command));
+        }
+    }
 }
 
 /// The command that does it; nothing where nothing is to be done.
@@ -151,8 +209,17 @@ fn ask_to_reassign<D: Disk>(
     if known.is_some_and(|value| !is_reassigned && Some(&*value.replicas) == target) {
         return Ok(None);
     }
+    if cluster.member.acts(context.now.mono_ms).is_none() {
+        return Err(not_a_member());
+    }
     let asked = cluster.member.reassign(context.now.mono_ms, place, target);
     asked.map(Some).map_err(|why| (ErrorCode::INVALID_REPLICA_ASSIGNMENT, format!("{name}: {why}")))
+}
+
+/// Another broker can do it, or this one in a while.
+fn not_a_member() -> Refusal {
+    let why = "the broker is not a member of its cluster at the moment".to_owned();
+    (ErrorCode::NOT_CONTROLLER, why)
 }
 
 fn none_under_way(name: &str) -> Refusal {
@@ -182,13 +249,15 @@ pub(crate) fn list_partition_reassignments<D: Disk>(
     let mut found: BTreeMap<&str, Vec<OngoingPartitionReassignment>> = BTreeMap::new();
     match &request.topics {
         Some(topics) => {
-            for topic in topics {
-                let Some(known) = context.store.by_name(&topic.name) else { continue };
-                for index in &topic.partition_indexes {
-                    let value = cluster.partition((known.id, *index)).filter(|value| value.is_reassigned());
-                    let one = value.map(|value| ongoing(*index, value));
-                    found.entry(&known.name).or_default().extend(one);
-                }
+            let asked: BTreeSet<(&str, i32)> = topics
+                .iter()
+                .flat_map(|topic| topic.partition_indexes.iter().map(|index| (topic.name.as_str(), *index)))
+                .collect();
+            for (name, index) in asked {
+                let Some(known) = context.store.by_name(name) else { continue };
+                let value = cluster.partition((known.id, index)).filter(|value| value.is_reassigned());
+                let one = value.map(|value| ongoing(index, value));
+                found.entry(&known.name).or_default().extend(one);
             }
         }
         None => {
@@ -236,7 +305,7 @@ pub(crate) struct Elect {
 /// Has first replicas lead that are in sync, or a partition without a leader be led by whoever is alive. It is answered once
 /// they lead.
 ///
-/// Most work: [`PER_TURN`] partitions in a turn, a transaction for each.
+/// Most work: [`UNDER_WAY_MAX`] partitions in a turn, and as many transactions at once.
 pub(crate) fn elect_leaders<D: Disk>(
     context: &mut Context<D>,
     call: &Call,
@@ -245,6 +314,10 @@ pub(crate) fn elect_leaders<D: Disk>(
     let mut response = ElectLeadersResponse::default();
     if let Err((error, _)) = check_cluster(context, call, Operation::Alter) {
         response.error_code = error.code();
+        return Outcome::Reply(response);
+    }
+    if ![PREFERRED, UNCLEAN].contains(&request.election_type) {
+        response.error_code = ErrorCode::INVALID_REQUEST.code();
         return Outcome::Reply(response);
     }
     let is_all = request.topic_partitions.is_none();
@@ -309,6 +382,12 @@ impl Elect {
             || (ErrorCode::ELECTION_NOT_NEEDED, format!("{topic}-{index} is led as it is to be"));
         let now_ms = context.now.mono_ms;
         let cluster = context.cluster.as_mut().ok_or_else(not_needed)?;
+        if cluster.member.acts(now_ms).is_none() {
+            return Err(not_a_member());
+        }
+        if now_ms >= self.deadline {
+            return Err((ErrorCode::REQUEST_TIMED_OUT, "there was no time left for it".to_owned()));
+        }
         let value = cluster.partition(place).ok_or_else(not_needed)?;
         let leader = value.leader.filter(|leader| cluster.member.view().is_alive(*leader));
         let first = value.replicas.first().copied();
@@ -331,10 +410,10 @@ impl Elect {
         Ok((place, command, wanted))
     }
 
-    /// Answers for those that are led as they were to be, or will not be. Whether some are left.
-    fn take_results<D: Disk>(&mut self, context: &mut Context<D>) -> bool {
+    /// Answers for those that are led as they were to be, or will not be.
+    fn take_results<D: Disk>(&mut self, context: &mut Context<D>) {
         let is_late = context.now.mono_ms >= self.deadline;
-        let Some(cluster) = &mut context.cluster else { return false };
+        let Some(cluster) = &mut context.cluster else { return };
         let results = &mut self.response.replica_election_results;
         let mut fail = |(topic, partition): (usize, usize), error: ErrorCode, why: String| {
             let topic = results.get_mut(topic);
@@ -343,20 +422,18 @@ impl Elect {
             }
         };
         self.electing.retain_mut(|one| {
-            match cluster.take_result(one.command) {
-                Some(Err(why)) => {
-                    fail(one.slot, ErrorCode::REQUEST_TIMED_OUT, why);
-                    return false;
-                }
-                Some(Ok(())) => one.is_noted = true,
-                None => {}
-            }
+            let result = cluster.take_result(one.command);
+            one.is_noted |= result == Some(Ok(()));
             let value = cluster.partition(one.place);
             let leader = value.and_then(|value| value.leader);
             let leads = leader.is_some_and(|leader| cluster.member.view().is_alive(leader));
             let is_done = leads && one.wanted.is_none_or(|wanted| leader.map(|one| one.0) == Some(wanted));
             if is_done {
                 cluster.forget_command(one.command);
+                return false;
+            }
+            if let Some(Err(why)) = result {
+                fail(one.slot, ErrorCode::REQUEST_TIMED_OUT, why);
                 return false;
             }
             // Its leader has taken it back.
@@ -373,7 +450,6 @@ impl Elect {
             }
             !is_late
         });
-        !self.electing.is_empty()
     }
 }
 
@@ -384,15 +460,16 @@ fn want(member: &mut Member, now_ms: u64, place: Place, first: NodeId) -> Result
 
 impl<D: Disk> Task<D> for Elect {
     fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
-        for _ in 0..PER_TURN {
+        self.take_results(context);
+        for _ in self.electing.len()..UNDER_WAY_MAX {
             let Some((topic, index)) = self.left.pop() else { break };
             self.ask(context, topic, index);
         }
+        if self.electing.len() >= UNDER_WAY_MAX || (self.left.is_empty() && !self.electing.is_empty()) {
+            return Turn::Later(self.deadline);
+        }
         if !self.left.is_empty() {
             return Turn::More;
-        }
-        if self.take_results(context) {
-            return Turn::Later(self.deadline);
         }
         context.reply::<ElectLeadersRequest>(call, &self.response);
         Turn::Done

@@ -197,7 +197,14 @@ impl<D: Disk> Context<D> {
             if matches!(target.until, Until::Done(_)) {
                 return true;
             }
-            let Some(partition) = self.store.partition_mut(target.place) else { return false };
+            let Some(partition) = self.store.partition_mut(target.place) else {
+                // The topic is gone, and nobody misses its records; or its copy is elsewhere by now.
+                if self.store.by_id(target.place.0).is_some() {
+                    let failure = self.failure_of_lost(target.place);
+                    fail(&mut response, target.slot, &failure);
+                }
+                return false;
+            };
             let leads = match &partition.role {
                 Role::Sole => true,
                 Role::Leader(leading) => leading.epoch == target.leader_epoch,

@@ -9,6 +9,7 @@ pub(crate) mod assign;
 mod fetcher;
 mod following;
 mod leading;
+mod placing;
 mod preferred;
 mod push;
 mod pusher;
@@ -30,6 +31,7 @@ use headrace_wire::primitive::Records;
 use crate::context::Context;
 use crate::store::{Place, Removing};
 use fetcher::{Asked, Fetched, Fetcher, Wish};
+use placing::Placing;
 use push::Pushes;
 use throttle::Throttle;
 
@@ -42,10 +44,7 @@ pub(crate) struct Replication<D: Disk> {
     pub(crate) pushes: Pushes,
     /// Whom each partition is copied from.
     copied_from: BTreeMap<Place, NodeId>,
-    /// Partitions that are to be here and have no log yet.
-    unmade: BTreeSet<Place>,
-    /// Copies that are to be on other brokers, and no longer here.
-    unwanted: BTreeSet<Place>,
+    placing: Placing,
     /// Topics that are gone, and whose directories are being removed.
     removing: Vec<Removing<D>>,
     /// Topics that come once an earlier one of their name is removed.
@@ -70,8 +69,7 @@ impl<D: Disk> Replication<D> {
             fetchers: BTreeMap::new(),
             pushes: Pushes::default(),
             copied_from: BTreeMap::new(),
-            unmade: BTreeSet::new(),
-            unwanted: BTreeSet::new(),
+            placing: Placing::default(),
             removing: Vec::new(),
             postponed: BTreeSet::new(),
             acts: false,
@@ -97,7 +95,7 @@ impl<D: Disk> Replication<D> {
     pub(crate) fn deadline(&self, now_ms: u64) -> Option<u64> {
         let fetchers = self.fetchers.values().filter_map(|fetcher| fetcher.due(now_ms));
         let pushes = self.pushes.deadline().filter(|_| self.acts);
-        fetchers.chain(pushes).chain(self.check_due).chain(self.balance_due).min()
+        fetchers.chain(pushes).chain(self.check_due).chain(self.balance_due).chain(self.placing.due()).min()
     }
 
     /// Time has passed: asks leaders, and looks at in-sync sets.
@@ -112,6 +110,7 @@ impl<D: Disk> Replication<D> {
         if self.balance_due.is_some_and(|at| at <= now_ms) {
             self.balance_due = preferred::hand_over(context);
         }
+        self.place_again(context);
         self.fetch_all(context);
         self.pushes.handle_timeout(context);
     }

@@ -92,8 +92,7 @@ impl<D: Disk> Replication<D> {
                 fetcher.places.remove(&place);
             }
         }
-        self.unmade.retain(|place| place.0 != id);
-        self.unwanted.retain(|place| place.0 != id);
+        self.placing.forget_topic(|place| place.0 == id);
         match context.store.start_removal(name) {
             Ok(Some((removing, watchers))) => {
                 self.removing.push(removing);

@@ -10,13 +10,9 @@ use super::Replication;
 use super::action::{Lane, PeerAction, PeerConn};
 use super::fetcher::Fetcher;
 use super::role::{Following, Leading, Role};
-use crate::context::connections::Due;
 use crate::context::waiting::Until;
 use crate::context::{Change, Context};
 use crate::store::Place;
-
-/// Logs that are made in one turn.
-const LOGS_PER_TURN: usize = 32;
 
 impl<D: Disk> Replication<D> {
     /// The view has changed.
@@ -82,82 +78,16 @@ impl<D: Disk> Replication<D> {
         let Some(topic) = context.store.by_id(place.0) else { return };
         let is_to_be_here = value.replicas.contains(&context.config.node_id);
         let is_here = topic.partition(place.1).is_some();
-        if is_to_be_here {
-            self.unwanted.remove(&place);
-        }
-        if is_here && !is_to_be_here {
-            self.leave(context, place, value.epoch);
-        } else if is_here {
-            self.take_role(context, place, &value);
-        } else if is_to_be_here && place.1 < topic.partition_count() {
-            self.unmade.insert(place);
-        } else {
-            self.unmade.remove(&place);
-        }
-    }
-
-    /// A copy is to be on other brokers, and they have it by now. What this one has is removed, but not at its first look at the
-    /// cluster: what was said while it was away may be an older store's word.
-    fn leave(&mut self, context: &mut Context<D>, place: Place, epoch: i32) {
-        self.follow(context, place, epoch, None);
-        if self.has_seen {
-            self.unwanted.insert(place);
-            return;
-        }
-        let topic = context.store.by_id(place.0).map(|topic| topic.name.clone()).unwrap_or_default();
-        match context.store.set_copy_aside(place) {
-            Ok(None) => {}
-            Ok(Some(name)) => {
-                let why =
-                    format!("{topic}-{} is on other brokers now; its folder is kept as {name}", place.1);
-                context.store.note_trouble(&why);
+        let fits = place.1 < topic.partition_count();
+        self.placing.forget(place);
+        match (is_here, is_to_be_here) {
+            (true, true) => self.take_role(context, place, &value),
+            (true, false) => {
+                self.follow(context, place, value.epoch, None);
+                self.leave(context, place, value.epoch);
             }
-            Err(error) => context.store.note_trouble(&error),
-        }
-    }
-
-    /// Has logs be made that are missing, and removed that are to be elsewhere.
-    fn make_more(&self, context: &mut Context<D>) {
-        if !self.unmade.is_empty() || !self.unwanted.is_empty() || !self.removing.is_empty() {
-            context.connections.due.push_back(Due::Copies);
-        }
-    }
-
-    /// Makes some of the logs that are missing, and removes some that are to be elsewhere, or of topics that are gone.
-    pub(crate) fn step(&mut self, context: &mut Context<D>) {
-        let places: Vec<Place> = self.unmade.iter().copied().take(LOGS_PER_TURN).collect();
-        for place in &places {
-            self.unmade.remove(place);
-        }
-        // A log takes records only once the state file says that it is here.
-        match context.store.make_copies(&context.config, &places, context.now) {
-            Ok(()) => places.iter().for_each(|place| self.take_partition(context, *place)),
-            Err(error) => {
-                context.store.note_trouble(&format!("copies of partitions cannot be made: {error}"));
-            }
-        }
-        self.drop_unwanted(context);
-        self.remove_some(context);
-        self.make_more(context);
-        self.fetch_all(context);
-    }
-
-    /// Removes some of the copies that are to be elsewhere.
-    fn drop_unwanted(&mut self, context: &mut Context<D>) {
-        let places: Vec<Place> = self.unwanted.iter().copied().take(LOGS_PER_TURN).collect();
-        if places.is_empty() {
-            return;
-        }
-        for place in &places {
-            self.unwanted.remove(place);
-            self.troubles.remove(place);
-            context.flushes.forget(&mut context.store, *place);
-            let failure = context.failure_of_lost(*place);
-            context.unacknowledged.fail(&mut context.connections, (*place, Until::Synced), failure);
-            context.changes.push_back(Change::LeaderChanged { place: *place, watchers: Vec::new() });
-        }
-        if let Err(error) = context.store.drop_copies(&places) {
-            context.store.note_trouble(&format!("copies that are elsewhere now cannot be removed: {error}"));
+            (false, true) if fits => self.placing.make(place),
+            (false, _) => {}
         }
     }
 
@@ -290,6 +220,7 @@ impl<D: Disk> Replication<D> {
         };
         self.copied_from.insert(place, leader.0);
         let fetcher = self.fetchers.entry(leader.0).or_insert_with(|| Fetcher::new(leader, at));
-        fetcher.places.insert(place, 0);
+        // One that is to wait goes on waiting.
+        fetcher.places.entry(place).or_insert(0);
     }
 }

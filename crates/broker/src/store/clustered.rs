@@ -1,6 +1,7 @@
 //! What a broker of a cluster does to its store: topics as the cluster has them, and copies of some of their partitions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use headrace_log::{Disk, DiskError, LogError};
 use headrace_wire::time::Now;
@@ -95,57 +96,87 @@ impl<D: Disk> Store<D> {
         places: &[Place],
         now: Now,
     ) -> Result<(), LogError> {
-        let mut made = false;
-        for (id, index) in places {
-            let Some(name) = self.by_id(*id).map(|topic| topic.name.clone()) else { continue };
-            self.outdate(&name)?;
-            let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
-            let slot = self.ids.get(id).copied();
-            let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { continue };
-            let settings = topic_config::settings(config, &topic.overrides);
-            let at = usize::try_from(*index).ok().and_then(|at| topic.partitions.get_mut(at));
-            let Some(place @ None) = at else { continue };
-            let log = dir.create_log(&topic.name, *index, *id, settings.log.clone(), now)?;
-            *place = Some(Partition::new(log, Role::Follower(Following::default()), &settings));
-            made = true;
+        let (mut made, mut failed) = (Vec::new(), Ok(()));
+        for place in places {
+            match self.make_copy(config, *place, now) {
+                Ok(true) => made.push(*place),
+                Ok(false) => {}
+                Err(error) => {
+                    failed = Err(error);
+                    break;
+                }
+            }
         }
-        if made { self.store_state() } else { Ok(()) }
+        if !made.is_empty()
+            && let Err(error) = self.store_state()
+        {
+            // Nothing was written into their directories: they are made anew.
+            for place in made {
+                self.take_copy(place);
+            }
+            return Err(error);
+        }
+        failed
+    }
+
+    fn make_copy(&mut self, config: &BrokerConfig, (id, index): Place, now: Now) -> Result<bool, LogError> {
+        let Some(name) = self.by_id(id).map(|topic| topic.name.clone()) else { return Ok(false) };
+        self.outdate(&name)?;
+        let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
+        let slot = self.ids.get(&id).copied();
+        let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { return Ok(false) };
+        let settings = topic_config::settings(config, &topic.overrides);
+        let at = usize::try_from(index).ok().and_then(|at| topic.partitions.get_mut(at));
+        let Some(place @ None) = at else { return Ok(false) };
+        let log = dir.create_log(&topic.name, index, id, settings.log.clone(), now)?;
+        *place = Some(Partition::new(log, Role::Follower(Following::default()), &settings));
+        Ok(true)
+    }
+
+    /// Takes a copy out of the store, with the name of its topic.
+    fn take_copy(&mut self, (id, index): Place) -> Option<(Arc<str>, Partition<D>)> {
+        let slot = self.ids.get(&id).copied()?;
+        let topic = self.topics.get_mut(slot)?;
+        let partition = topic.partitions.get_mut(usize::try_from(index).ok()?)?.take()?;
+        let name = topic.name.clone();
+        self.note_gone(&name);
+        Some((name, partition))
+    }
+
+    /// Puts copies back that were taken out.
+    fn put_back(&mut self, copies: Vec<(Place, Partition<D>)>) {
+        for ((id, index), partition) in copies {
+            let slot = self.ids.get(&id).copied();
+            let topic = slot.and_then(|slot| self.topics.get_mut(slot));
+            let at = usize::try_from(index).ok();
+            if let Some(place) = topic.zip(at).and_then(|(topic, at)| topic.partitions.get_mut(at)) {
+                *place = Some(partition);
+            }
+        }
     }
 
     /// Removes copies that are to be on other brokers, with their directories.
     pub(crate) fn drop_copies(&mut self, places: &[Place]) -> Result<(), LogError> {
-        let mut gone = Vec::new();
-        for (id, index) in places {
-            let slot = self.ids.get(id).copied();
-            let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { continue };
-            let at = usize::try_from(*index).ok().and_then(|at| topic.partitions.get_mut(at));
-            if let Some(partition) = at.and_then(Option::take) {
-                gone.push((topic.name.clone(), *index, *id, partition));
+        let (mut names, mut copies) = (Vec::new(), Vec::new());
+        for place in places {
+            if let Some((name, partition)) = self.take_copy(*place) {
+                names.push((name, place.1));
+                copies.push((*place, partition));
             }
-        }
-        for (name, ..) in &gone {
-            self.note_gone(name);
         }
         // Until they are gone the state file says that they go: a start finishes it.
-        self.leaving.extend(gone.iter().map(|(name, index, ..)| (name.clone(), *index)));
+        self.leaving.extend(names.iter().cloned());
         if let Err(error) = self.store_state() {
-            for (name, index, id, partition) in gone {
-                self.leaving.remove(&(name, index));
-                let slot = self.ids.get(&id).copied();
-                let topic = slot.and_then(|slot| self.topics.get_mut(slot));
-                let at = usize::try_from(index).ok();
-                if let Some(place) = topic.zip(at).and_then(|(topic, at)| topic.partitions.get_mut(at)) {
-                    *place = Some(partition);
-                }
-            }
+            self.leaving.retain(|one| !names.contains(one));
+            self.put_back(copies);
             return Err(error);
         }
+        drop(copies);
         let mut failed = Ok(());
-        for (name, index, _, partition) in gone {
-            drop(partition);
+        for one in names {
             let Some(dir) = &mut self.dir else { return Err(closed(&self.path)) };
-            match dir.delete_log(&name, index) {
-                Ok(()) => drop(self.leaving.remove(&(name, index))),
+            match dir.delete_log(&one.0, one.1) {
+                Ok(()) => drop(self.leaving.remove(&one)),
                 Err(error) => failed = Err(error),
             }
         }
@@ -164,18 +195,17 @@ impl<D: Disk> Store<D> {
         Ok(names)
     }
 
-    /// Takes a copy out of the store and keeps its directory under another name, which is answered.
-    pub(crate) fn set_copy_aside(&mut self, (id, index): Place) -> Result<Option<String>, LogError> {
-        let slot = self.ids.get(&id).copied();
-        let Some(topic) = slot.and_then(|slot| self.topics.get_mut(slot)) else { return Ok(None) };
-        let at = usize::try_from(index).ok().and_then(|at| topic.partitions.get_mut(at));
-        let Some(partition) = at.and_then(Option::take) else { return Ok(None) };
-        drop(partition);
-        let name = topic.name.clone();
-        self.note_gone(&name);
-        let names = self.rename_aside(std::iter::once(format!("{name}-{index}")))?;
+    /// Takes copies out of the store and keeps their directories under other names; both names of each.
+    pub(crate) fn set_copies_aside(&mut self, places: &[Place]) -> Result<Vec<(String, String)>, LogError> {
+        let mut names = Vec::new();
+        for place in places {
+            if let Some((name, _)) = self.take_copy(*place) {
+                names.push(format!("{name}-{}", place.1));
+            }
+        }
+        let asides = self.rename_aside(names.iter().cloned())?;
         self.store_state()?;
-        Ok(names.into_iter().next())
+        Ok(names.into_iter().zip(asides).collect())
     }
 
     /// Renames directories, so that they belong to no topic.

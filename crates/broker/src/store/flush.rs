@@ -29,6 +29,9 @@ impl<F> FlushWork<F> {
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     queue: BTreeSet<(u64, Place)>,
+    /// Logs that are being synced, and of these the ones that are gone: what comes of that is not true of another in their place.
+    under_way: BTreeSet<Place>,
+    gone: BTreeSet<Place>,
     due: BTreeMap<Place, u64>,
     /// Those whose last sync has failed.
     offline: BTreeSet<Place>,
@@ -74,7 +77,10 @@ impl Flushes {
             let begun = partition.log.write_again().and_then(|()| Ok(partition.log.begin_flush()?));
             match begun {
                 Ok(None) => {}
-                Ok(Some(inner)) => return Some(FlushWork { place, inner }),
+                Ok(Some(inner)) => {
+                    self.under_way.insert(place);
+                    return Some(FlushWork { place, inner });
+                }
                 Err(error) => {
                     self.set(place, now.mono_ms.saturating_add(RETRY_MS));
                     store.note_trouble(&error);
@@ -93,6 +99,10 @@ impl Flushes {
         synced: bool,
     ) -> bool {
         let place = work.place;
+        self.under_way.remove(&place);
+        if self.gone.remove(&place) {
+            return synced;
+        }
         let Some(partition) = store.partition_mut(place) else { return synced };
         let durable = partition.log.end_flush(now, &work.inner, synced);
         if partition.log.is_offline() {
@@ -132,6 +142,9 @@ impl Flushes {
     /// A copy is here no longer.
     pub(crate) fn forget<D: Disk>(&mut self, store: &mut Store<D>, place: Place) {
         self.came_online(store, place);
+        if self.under_way.contains(&place) {
+            self.gone.insert(place);
+        }
     }
 
     /// A topic was deleted.

@@ -252,3 +252,60 @@ fn a_topic_is_removed_from_the_brokers_that_have_it_and_no_other_complains() {
         assert_eq!(trio.troubles(id), [] as [&str; 0]);
     }
 }
+
+#[test]
+fn a_request_of_many_partitions_is_answered_whatever_the_store_does() {
+    for is_lost in [false, true] {
+        let mut trio = Trio::new(&FOUR, &[]);
+        trio.create("t", 100, 3, &[]);
+        trio.pass(1000);
+        if is_lost {
+            trio.lost.insert(1);
+        }
+        let asked = trio.ask_for_all(1, "t", 100, &[2, 3, 4]);
+        trio.pass(20_000);
+        let codes = trio.asked_for_all(1, asked).unwrap();
+        assert_eq!(codes.len(), 101);
+        assert_eq!(codes[100], ErrorCode::INVALID_REQUEST, "it is named twice");
+        let done = codes[..100].iter().filter(|code| code.is_none()).count();
+        // Some are as they are to be.
+        assert!(if is_lost { done < 50 } else { done == 100 }, "{codes:?}");
+        if !is_lost {
+            assert_eq!((trio.reassignments(2), trio.files(1, "t-")), (vec![], vec![]));
+        }
+    }
+}
+
+#[test]
+fn what_a_full_disk_refuses_is_done_once_it_has_room() {
+    let (mut trio, before, free) = four(&[]);
+    trio.append("t", &["a"]);
+    trio.set_room(free, Some(0));
+    let target = [before[0], before[1], free];
+    assert_eq!(trio.reassign(1, "t", Some(&target)), ErrorCode::NONE);
+    trio.pass(5000);
+    assert_eq!(trio.reassignments(1).len(), 1);
+    let said = |trio: &mut Trio, id: i32, what: &str| {
+        trio.troubles(id).iter().filter(|why| why.contains(what)).count()
+    };
+    assert_eq!(said(&mut trio, free, "cannot be made"), 1, "once");
+    trio.set_room(before[2], Some(0));
+    trio.set_room(free, None);
+    trio.pass(5000);
+    assert_eq!(trio.placed(1, "t").0, target);
+    assert_eq!(said(&mut trio, before[2], "cannot be removed"), 1);
+    assert!(folders(&trio, "t").contains(&before[2]), "the state file cannot say that it goes");
+    trio.set_room(before[2], None);
+    trio.pass(2000);
+    assert_eq!(folders(&trio, "t"), sorted(target.to_vec()));
+    // And a start finds nothing that is not to be there.
+    for id in FOUR {
+        trio.kill(id);
+        trio.start(id);
+    }
+    trio.pass(5000);
+    for id in FOUR {
+        assert_eq!(said(&mut trio, id, ""), 0);
+    }
+    assert_eq!(trio.append("t", &["b"]), 1);
+}

@@ -85,7 +85,7 @@ impl Member {
         if value.isr.iter().any(|one| nodes.contains_key(&one.0)) {
             return false;
         }
-        value.replicas.iter().find(|id| nodes.contains_key(id)) == Some(&self.config.node)
+        value.by_completeness().find(|id| nodes.contains_key(id)) == Some(self.config.node)
             && self.allows_unclean(place)
     }
 

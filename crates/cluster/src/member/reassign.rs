@@ -95,7 +95,7 @@ impl Member {
             return Err("it has a leader".to_owned());
         }
         let in_sync = self.view.candidate(&known.value);
-        let first = || known.value.replicas.iter().find(|id| self.view.nodes.contains_key(id)).copied();
+        let first = || known.value.by_completeness().find(|id| self.view.nodes.contains_key(id));
         let next = in_sync.or_else(first).and_then(|id| self.view.registration(id));
         let next = next.ok_or("none of its replicas is alive")?;
         let epoch = known.value.epoch.saturating_add(1);
@@ -121,6 +121,7 @@ impl Member {
         value: &PartitionValue,
         alive: Vec<Registration>,
     ) -> Result<CommandId, String> {
+        value.check()?;
         let own = self.own_compare()?;
         let known = self.view.partitions.get(&place).ok_or("there is no such partition")?;
         let key = Key::Partition(place).text();

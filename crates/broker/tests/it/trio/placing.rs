@@ -47,6 +47,27 @@ impl Trio {
         ErrorCode::new(answer.responses[0].partitions[0].error_code)
     }
 
+    /// Gives so many partitions of a topic the same replicas in one request, which names the first one again at its end.
+    pub(crate) fn ask_for_all(&mut self, by: i32, topic: &str, count: i32, replicas: &[i32]) -> i32 {
+        let one = |index| ReassignablePartition { partition_index: index, replicas: Some(replicas.to_vec()) };
+        let partitions = (0..count).chain([0]).map(one).collect();
+        let topics = vec![ReassignableTopic { name: topic.into(), partitions }];
+        let request =
+            AlterPartitionReassignmentsRequest { topics, ..AlterPartitionReassignmentsRequest::default() };
+        self.send(by, 0, &request)
+    }
+
+    /// What came of it.
+    pub(crate) fn asked_for_all(&mut self, by: i32, correlation: i32) -> Option<Vec<ErrorCode>> {
+        let answer = self.answer::<AlterPartitionReassignmentsRequest>(by, 0, correlation)?;
+        Some(answer.responses[0].partitions.iter().map(|one| ErrorCode::new(one.error_code)).collect())
+    }
+
+    /// How many bytes there is room for on a broker's disk.
+    pub(crate) fn set_room(&mut self, id: i32, bytes: Option<u64>) {
+        self.nodes[&id].disk.set_room(bytes);
+    }
+
     /// The partitions that are being given other replicas: replicas, and those to come and to go.
     pub(crate) fn reassignments(&mut self, of: i32) -> Vec<(String, Vec<i32>, Vec<i32>, Vec<i32>)> {
         let answer = self.call(of, 0, &ListPartitionReassignmentsRequest::default());
