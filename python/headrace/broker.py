@@ -72,6 +72,21 @@ class RecoveryEntry(NamedTuple):
         return f"{line} ({self.reason})"
 
 
+class Figure(NamedTuple):
+    """One figure of a broker."""
+
+    group: str
+    """Kafka's group of metrics, such as ``kafka.server:type=ReplicaManager``."""
+    name: str
+    """Kafka's name of it."""
+    help: str
+    """What it is."""
+    is_counter: bool
+    """Whether it only grows, until the broker is started again."""
+    value: int
+    """How much it is now."""
+
+
 class _Node(NamedTuple):
     """What one broker is started with."""
 
@@ -270,6 +285,28 @@ class Broker:
     def was_clean(self) -> bool:
         """Whether the data folder was new or had been stopped cleanly; if not, the logs were checked."""
         return all(native.was_clean for native in self._natives.values())
+
+    def metrics(self, node: int | None = None) -> dict[str, int]:
+        """Figures of the broker at the moment, by Kafka's names: docs/cluster.md says which of them to watch.
+
+        Args:
+            node: which of several brokers; without one they are added up, which is of use for what is counted by the
+                broker that leads, such as ``UnderReplicatedPartitions``.
+
+        Raises:
+            ConfigError: there is no such broker, or it does not run.
+        """
+        figures: dict[str, int] = {}
+        for figure in self._figures(node):
+            figures[figure.name] = figures.get(figure.name, 0) + figure.value
+        return figures
+
+    def _figures(self, node: int | None = None) -> list[Figure]:
+        if node is not None and node not in self._natives:
+            message = f"no broker {node} runs: there are {', '.join(map(str, self._natives)) or 'none'}"
+            raise ConfigError(message, name="INVALID_CONFIG")
+        natives = self._natives.values() if node is None else [self._natives[node]]
+        return [Figure(*one) for native in natives for one in native.metrics() or ()]
 
     def take_troubles(self) -> list[str]:
         """Errors since the last call that could not be reported to any client, such as a failed sync; at most 1,000."""

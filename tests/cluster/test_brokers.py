@@ -13,11 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 import headrace as hr
 from headrace.errors import ConfigError
 from tests.cluster.processes import Node, brokers, etcd
 from tests.cluster.workload import TOPIC, DirectReader, DirectWriter, Writer, check, create, leader, read_all
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster"
 
 
 def test_three_brokers_of_one_process_keep_what_one_of_them_forgets(tmp_path: Path):
@@ -137,3 +140,31 @@ def test_a_broker_that_cannot_be_a_member_says_why(tmp_path: Path):
         assert "which headrace cannot read" in node.output()
     nobody = start("--cluster", f"etcd://{store.client}", "--data-dir", str(tmp_path / "nobody"))
     assert f"the metadata store cannot be reached: etcd at {store.client}" in nobody
+
+
+def test_the_brokers_of_the_compose_file_are_a_cluster(tmp_path: Path):
+    """Its commands, on ports and in folders of this test, beside an etcd of its own."""
+    services = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())["services"]
+    with ExitStack() as stack:
+        store = stack.enter_context(etcd(tmp_path))
+        nodes = []
+        for name in ("broker1", "broker2", "broker3"):
+            given = services[name]["command"]
+            node = Node(tmp_path, f"etcd://{store.client}", int(given[given.index("--node") + 1]), {})
+            own = {"--cluster": f"etcd://{store.client}", "--port": str(node.port), "--metrics-port": "0"}
+            own["--data-dir"] = str(tmp_path / name)
+            words = [own.get(before, word) for before, word in zip(["", *given], given, strict=False)]
+            node.command = [sys.executable, "-m", "headrace", "broker", *words]
+            stack.callback(node.kill)
+            node.begin()
+            nodes.append(node)
+        for node in nodes:
+            node.wait()
+        servers = ",".join(node.address for node in nodes)
+        with hr.Producer(servers) as producer:
+            producer.send("t", value=b"x")
+            producer.flush()
+        with hr.Admin(servers) as admin:
+            [partition] = admin.describe_topics(["t"])["t"].partitions
+            assert sorted(partition.replicas) == [1, 2, 3]
+            assert admin.describe_topic_config("t")["min.insync.replicas"] == "2"

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use headrace_broker::{BrokerConfig, BrokerError, StartReport};
+use headrace_broker::{BrokerConfig, BrokerError, Metric, StartReport};
 use headrace_log::Recovery;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use headrace_net::metadata::{AddressError, LocalMetadata, MetadataSource};
@@ -32,6 +32,9 @@ impl Metadata {
         Ok(Self(source))
     }
 }
+
+/// group, name, what it is, whether it only grows, value
+type Figure = (&'static str, &'static str, &'static str, bool, u64);
 
 /// A running broker.
 #[pyclass(frozen, module = "headrace._native")]
@@ -124,6 +127,14 @@ impl Broker {
     /// Errors since the last call that could not be reported to any client.
     fn take_troubles(&self) -> Vec<String> {
         self.lock().as_ref().map(BrokerServer::take_troubles).unwrap_or_default()
+    }
+
+    /// Figures of it: group, name, what it is, whether it only grows, value. None where it does not answer.
+    fn metrics(&self, py: Python<'_>) -> Option<Vec<Figure>> {
+        let watch = self.lock().as_ref().map(BrokerServer::watch)?;
+        let metrics = uninterrupted(py, move || watch.metrics())?;
+        let figure = |one: Metric| (one.group, one.name, one.help, one.is_counter, one.value);
+        Some(metrics.into_iter().map(figure).collect())
     }
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {

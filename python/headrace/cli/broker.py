@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -45,6 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="NUMBER",
         help="number of this broker in its cluster (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        metavar="PORT",
+        help="serve figures for Prometheus at http://HOST:PORT/metrics, 0 for a free port (docs/cluster.md)",
     )
     parser.add_argument(
         "-c",
@@ -93,12 +100,20 @@ def run(options: argparse.Namespace) -> int:
         registry_port=options.registry_port,
         config=dict(options.config),
     )
-    with broker:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(broker)
         _report(broker)
         took = (time.perf_counter() - begun) * 1000
         sys.stdout.write(f"serving on {broker.bootstrap_servers} ({took:.0f} ms); Ctrl-C ends\n")
         if broker.registry_url is not None:
             sys.stdout.write(f"schema registry at {broker.registry_url}\n")
+        if options.metrics_port is not None:
+            # Whoever else has no use for an HTTP server is not to load one.
+            from headrace.cli._metrics import MetricsServer  # noqa: PLC0415
+
+            metrics = MetricsServer(broker._figures, options.host, options.metrics_port)  # noqa: SLF001
+            stack.callback(metrics.stop)
+            sys.stdout.write(f"metrics at {metrics.url}\n")
         sys.stdout.flush()
         while not stopping and broker.is_running:
             time.sleep(0.2)

@@ -9,6 +9,7 @@ mod pushes;
 mod refusals;
 mod shard;
 mod unsent;
+mod watch;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ use crate::metadata::MetadataSource;
 use crate::random;
 use flusher::Flusher;
 use shard::{Shard, Troubles};
+
+pub use watch::BrokerWatch;
 
 /// Where the broker listens and what it is.
 #[derive(Debug, Clone)]
@@ -68,6 +71,7 @@ pub struct BrokerServer {
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     troubles: Troubles,
+    watch: BrokerWatch,
     threads: Option<Threads>,
     home: Home,
 }
@@ -136,6 +140,7 @@ impl BrokerServer {
         )
         .map_err(BrokerError::from)?;
         let joined = store.map(|store| shard.join(store, waker.clone()));
+        let watch = BrokerWatch::new(shard.asked.clone(), waker.clone());
         let thread = Builder::new()
             .name("headrace-broker".into())
             .spawn(move || shard.run())
@@ -143,7 +148,7 @@ impl BrokerServer {
         log_start(address, &advertised, &report);
         let threads = Some((thread, flusher.thread));
         let mut server =
-            Self { address, advertised, report, stop, waker, troubles, threads, home: Home::here() };
+            Self { address, advertised, report, stop, waker, troubles, watch, threads, home: Home::here() };
         if let Some(joined) = joined {
             server.await_joined(&joined)?;
         }
@@ -184,6 +189,12 @@ impl BrokerServer {
     #[must_use]
     pub fn take_troubles(&self) -> Vec<String> {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+
+    /// A handle to ask for the broker's figures with.
+    #[must_use]
+    pub fn watch(&self) -> BrokerWatch {
+        self.watch.clone()
     }
 
     /// Whether the loop still runs.
@@ -299,6 +310,21 @@ mod tests {
         assert!(since.elapsed() > limit / 2, "{:?}", since.elapsed());
         ask(&mut busy);
         stop(server);
+    }
+
+    #[test]
+    fn its_figures_are_told_to_any_thread_as_long_as_it_runs() {
+        let (mut server, dir) = start("watched", &[]);
+        let watch = server.watch();
+        let metrics = std::thread::spawn({
+            let watch = watch.clone();
+            move || watch.metrics().unwrap()
+        });
+        let leaders = metrics.join().unwrap().into_iter().find(|one| one.name == "LeaderCount");
+        assert_eq!(leaders.map(|one| one.value), Some(0));
+        server.stop().unwrap();
+        assert_eq!(watch.metrics(), None);
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     /// A child of this process that does nothing for a while.

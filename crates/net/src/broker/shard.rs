@@ -38,6 +38,7 @@ use super::frames::{FrameError, FrameReader, ReadTurn};
 use super::links::{ACCEPTS_PER_TURN, Links};
 use super::refusals::{Refusals, reason};
 use super::unsent::{Stalled, Unsent};
+use super::watch::Asked;
 
 const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
@@ -148,6 +149,8 @@ pub(super) struct Shard {
     /// moved when it comes due, so that neither traffic nor a look at it costs more with more connections.
     idle: BTreeSet<(u64, usize)>,
     troubles: Troubles,
+    /// Who wants to know its figures.
+    pub(super) asked: Arc<Asked>,
     refusals: Refusals,
     heap: Heap,
     /// Lines of the log about connections that come.
@@ -198,6 +201,7 @@ impl Shard {
             flush_to,
             flushed,
             troubles,
+            asked: Arc::default(),
             refusals: Refusals::default(),
             heap: Heap::default(),
             arrivals: RateLimit::new(RateLimit::LINES_PER_S),
@@ -296,6 +300,7 @@ impl Shard {
             self.work();
             self.cluster_turn()?;
             self.note_troubles();
+            self.asked.answer(&self.broker);
         }
         let now = self.clock.now();
         self.broker.close(now)
