@@ -4,18 +4,7 @@ use headrace_log::Disk;
 
 use crate::context::Context;
 use crate::replication::role::Role;
-
-/// What has happened since the broker started.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Counts {
-    /// Bytes of batches that clients have sent.
-    pub(crate) bytes_in: u64,
-    /// The same that were copied from leaders.
-    pub(crate) replication_bytes_in: u64,
-    /// In-sync sets of partitions that it leads that became smaller, and larger.
-    pub(crate) isr_shrinks: u64,
-    pub(crate) isr_expands: u64,
-}
+use crate::store::Topic;
 
 /// One figure of a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +41,7 @@ struct Here {
 
 fn look<D: Disk>(context: &Context<D>) -> Here {
     let mut here = Here::default();
-    for (_, partition) in context.store.topics().flat_map(|topic| topic.hosted()) {
+    for (_, partition) in context.store.topics().flat_map(Topic::hosted) {
         here.partitions += 1;
         here.offline += u64::from(partition.log.is_offline());
         here.bytes += partition.log.size_bytes();

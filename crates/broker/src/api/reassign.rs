@@ -1,5 +1,5 @@
-//! Which brokers have the copies of a partition, and which of them leads: AlterPartitionReassignments,
-//! ListPartitionReassignments, ElectLeaders.
+//! Which brokers have the copies of a partition, and which of them leads: `AlterPartitionReassignments`,
+//! `ListPartitionReassignments`, `ElectLeaders`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,6 +4,7 @@
 pub(crate) mod call;
 pub(crate) mod cluster;
 pub(crate) mod connections;
+mod counts;
 pub(crate) mod task;
 pub(crate) mod waiting;
 
@@ -21,7 +22,6 @@ use headrace_wire::uuid::Uuid;
 use crate::auth::{Authorizer, Operation, Resource};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
-use crate::metrics::Counts;
 use crate::random::Random;
 use crate::replication::role::Role;
 use crate::store::flush::Flushes;
@@ -29,6 +29,7 @@ use crate::store::{Partition, Place, StartReport, Store, Topic, TopicKey};
 use call::{Call, ConnId, Outcome};
 use cluster::Cluster;
 use connections::Connections;
+use counts::Counts;
 use waiting::{Awaited, Fail, Unacknowledged, Until};
 
 /// What parts work with.

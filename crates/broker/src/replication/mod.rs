@@ -110,7 +110,9 @@ impl<D: Disk> Replication<D> {
         if self.balance_due.is_some_and(|at| at <= now_ms) {
             self.balance_due = preferred::hand_over(context);
         }
-        self.place_again(context);
+        if self.placing.due().is_some_and(|at| at <= now_ms) {
+            self.make_more(context);
+        }
         self.fetch_all(context);
         self.pushes.handle_timeout(context);
     }

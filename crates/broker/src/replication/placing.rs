@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 
 use headrace_log::{Disk, LogError};
 
-use super::Replication;
-use crate::context::connections::Due;
 use crate::context::waiting::Until;
 use crate::context::{Change, Context};
 use crate::store::Place;
@@ -57,75 +55,47 @@ impl Placing {
     pub(super) fn due(&self) -> Option<u64> {
         self.retry_ms.filter(|_| self.has_some())
     }
-}
 
-fn some_of(places: &mut BTreeSet<Place>) -> Vec<Place> {
-    std::iter::from_fn(|| places.pop_first()).take(LOGS_PER_TURN).collect()
-}
-
-impl<D: Disk> Replication<D> {
     /// A copy is to be on other brokers, and they have it by now. What this one has is removed. It is kept under another name
     /// where an older store may speak: at the first look at the cluster, and where the log knows a later epoch.
-    pub(super) fn leave(&mut self, context: &mut Context<D>, place: Place, epoch: i32) {
+    pub(super) fn leave<D: Disk>(&mut self, context: &mut Context<D>, place: Place, keeps: bool, epoch: i32) {
         let latest = context.store.partition_mut(place).and_then(|partition| partition.log.latest_epoch());
         let is_older = latest.is_some_and(|latest| latest > epoch);
-        let placing = &mut self.placing;
-        let places = if self.has_seen && !is_older { &mut placing.unwanted } else { &mut placing.aside };
-        places.insert(place);
+        if keeps || is_older {
+            self.aside.insert(place)
+        } else {
+            self.unwanted.insert(place)
+        };
     }
 
-    /// Has what is left be done in a turn of its own.
-    pub(super) fn make_more(&self, context: &mut Context<D>) {
-        let waits = self.placing.retry_ms.is_some_and(|at| context.now.mono_ms < at);
-        if (self.placing.has_some() && !waits) || !self.removing.is_empty() {
-            context.connections.due.push_back(Due::Copies);
-        }
+    /// Whether there is something to be done by now.
+    pub(super) fn is_due(&self, now_ms: u64) -> bool {
+        self.has_some() && self.retry_ms.is_none_or(|at| at <= now_ms)
     }
 
-    /// Time has passed: what the disk has refused is tried again.
-    pub(super) fn place_again(&mut self, context: &mut Context<D>) {
-        if self.placing.due().is_some_and(|at| at <= context.now.mono_ms) {
-            self.placing.retry_ms = None;
-            self.make_more(context);
-        }
-    }
-
-    /// Makes some of the logs that are missing, and removes some that are to be elsewhere, or of topics that are gone.
-    pub(crate) fn step(&mut self, context: &mut Context<D>) {
-        let waits = self.placing.retry_ms.is_some_and(|at| context.now.mono_ms < at);
-        if !waits {
-            self.placing.retry_ms = None;
-            self.make_some(context);
-            self.drop_some(context);
-        }
-        self.remove_some(context);
-        self.make_more(context);
-        self.fetch_all(context);
-    }
-
-    fn make_some(&mut self, context: &mut Context<D>) {
-        let places = some_of(&mut self.placing.unmade);
+    /// Makes some of the logs that are missing: those that are here then.
+    pub(super) fn make_some<D: Disk>(&mut self, context: &mut Context<D>) -> Vec<Place> {
+        self.retry_ms = None;
+        let places = some_of(&mut self.unmade);
         if places.is_empty() {
-            return;
+            return places;
         }
         // A log takes records only once the state file says that it is here.
         let made = context.store.make_copies(&context.config, &places, context.now);
-        let is_made = |context: &mut Context<D>, place: Place| context.store.partition_mut(place).is_some();
-        for place in places {
-            if is_made(context, place) {
-                self.take_partition(context, place);
-            } else if made.is_err() {
-                self.placing.unmade.insert(place);
-            }
+        let is_here = |place: &Place| context.store.partition_mut(*place).is_some();
+        let (here, missing): (Vec<_>, Vec<_>) = places.into_iter().partition(is_here);
+        if made.is_err() {
+            self.unmade.extend(missing);
         }
-        self.note_placed(context, "copies of partitions cannot be made", made);
+        self.note(context, "copies of partitions cannot be made", made);
+        here
     }
 
-    fn drop_some(&mut self, context: &mut Context<D>) {
-        let unwanted = some_of(&mut self.placing.unwanted);
-        let aside = some_of(&mut self.placing.aside);
+    /// Removes some of the copies that are to be elsewhere.
+    pub(super) fn drop_some<D: Disk>(&mut self, context: &mut Context<D>) {
+        let unwanted = some_of(&mut self.unwanted);
+        let aside = some_of(&mut self.aside);
         for place in unwanted.iter().chain(&aside).copied() {
-            self.troubles.remove(&place);
             context.flushes.forget(&mut context.store, place);
             let failure = context.failure_of_lost(place);
             context.unacknowledged.fail(&mut context.connections, (place, Until::Synced), failure);
@@ -133,7 +103,7 @@ impl<D: Disk> Replication<D> {
         }
         let dropped = if unwanted.is_empty() { Ok(()) } else { context.store.drop_copies(&unwanted) };
         let kept = if aside.is_empty() { Ok(Vec::new()) } else { context.store.set_copies_aside(&aside) };
-        for (places, again) in [(unwanted, &mut self.placing.unwanted), (aside, &mut self.placing.aside)] {
+        for (places, again) in [(unwanted, &mut self.unwanted), (aside, &mut self.aside)] {
             let left = places.into_iter().filter(|place| context.store.partition_mut(*place).is_some());
             again.extend(left);
         }
@@ -142,17 +112,21 @@ impl<D: Disk> Replication<D> {
             context.store.note_trouble(&why);
         }
         let done = dropped.and(kept.map(drop));
-        self.note_placed(context, "copies that are on other brokers now cannot be removed", done);
+        self.note(context, "copies that are on other brokers now cannot be removed", done);
     }
 
     /// What the disk has refused is said once, and tried again in a while.
-    fn note_placed(&mut self, context: &mut Context<D>, what: &str, done: Result<(), LogError>) {
+    fn note<D: Disk>(&mut self, context: &mut Context<D>, what: &str, done: Result<(), LogError>) {
         let Err(error) = done else { return };
-        self.placing.retry_ms = Some(context.now.mono_ms.saturating_add(RETRY_MS));
+        self.retry_ms = Some(context.now.mono_ms.saturating_add(RETRY_MS));
         let why = format!("{what}: {error}");
-        if self.placing.trouble.as_ref() != Some(&why) {
+        if self.trouble.as_ref() != Some(&why) {
             context.store.note_trouble(&why);
-            self.placing.trouble = Some(why);
+            self.trouble = Some(why);
         }
     }
+}
+
+fn some_of(places: &mut BTreeSet<Place>) -> Vec<Place> {
+    std::iter::from_fn(|| places.pop_first()).take(LOGS_PER_TURN).collect()
 }

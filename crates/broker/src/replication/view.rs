@@ -10,6 +10,7 @@ use super::Replication;
 use super::action::{Lane, PeerAction, PeerConn};
 use super::fetcher::Fetcher;
 use super::role::{Following, Leading, Role};
+use crate::context::connections::Due;
 use crate::context::waiting::Until;
 use crate::context::{Change, Context};
 use crate::store::Place;
@@ -84,11 +85,32 @@ impl<D: Disk> Replication<D> {
             (true, true) => self.take_role(context, place, &value),
             (true, false) => {
                 self.follow(context, place, value.epoch, None);
-                self.leave(context, place, value.epoch);
+                self.troubles.remove(&place);
+                self.placing.leave(context, place, !self.has_seen, value.epoch);
             }
             (false, true) if fits => self.placing.make(place),
             (false, _) => {}
         }
+    }
+
+    /// Has what is left be done in a turn of its own.
+    pub(super) fn make_more(&self, context: &mut Context<D>) {
+        if self.placing.is_due(context.now.mono_ms) || !self.removing.is_empty() {
+            context.connections.due.push_back(Due::Copies);
+        }
+    }
+
+    /// Makes some of the logs that are missing, and removes some that are to be elsewhere, or of topics that are gone.
+    pub(crate) fn step(&mut self, context: &mut Context<D>) {
+        if self.placing.is_due(context.now.mono_ms) {
+            for place in self.placing.make_some(context) {
+                self.take_partition(context, place);
+            }
+            self.placing.drop_some(context);
+        }
+        self.remove_some(context);
+        self.make_more(context);
+        self.fetch_all(context);
     }
 
     fn take_role(&mut self, context: &mut Context<D>, place: Place, value: &PartitionValue) {

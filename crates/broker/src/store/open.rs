@@ -118,14 +118,7 @@ impl<D: Disk> Store<D> {
         // Nothing has been changed so far: a directory that cannot be used stays as it is.
         dir.begin()?;
         let clean = dir.was_clean() || is_new;
-        for name in std::mem::take(&mut state.deleting) {
-            if let Some((topic, index)) = name.rsplit_once('-').and_then(|(t, p)| Some((t, p.parse().ok()?)))
-                && !state.topics.iter().any(|t| t.name == topic && t.has_here(index))
-                && found.remove(&(topic.to_owned(), index)).is_some()
-            {
-                dir.delete_log(topic, index)?;
-            }
-        }
+        finish_removals(&mut dir, &mut state, &mut found)?;
         let mut report =
             StartReport { cluster_id: dir.cluster_id().to_owned(), clean, ..StartReport::default() };
         if !is_stored {
@@ -270,6 +263,23 @@ impl<D: Disk> Store<D> {
         }
         Ok(())
     }
+}
+
+/// Removes the directories that were being removed when the broker ended.
+fn finish_removals<D: Disk>(
+    dir: &mut LogDir<D>,
+    state: &mut State,
+    found: &mut BTreeMap<(String, i32), PartitionDir>,
+) -> Result<(), LogError> {
+    for name in std::mem::take(&mut state.deleting) {
+        if let Some((topic, index)) = name.rsplit_once('-').and_then(|(t, p)| Some((t, p.parse().ok()?)))
+            && !state.topics.iter().any(|t| t.name == topic && t.has_here(index))
+            && found.remove(&(topic.to_owned(), index)).is_some()
+        {
+            dir.delete_log(topic, index)?;
+        }
+    }
+    Ok(())
 }
 
 /// What a partition's directory is renamed to that is kept and belongs to no topic; `taken` is what there is.

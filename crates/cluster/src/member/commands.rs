@@ -227,6 +227,28 @@ impl Member {
         }
     }
 
+    /// Writes a partition as it is to be, if it is still as the view has it, and these brokers are alive.
+    pub(super) fn put_partition(
+        &mut self,
+        place: Place,
+        value: &PartitionValue,
+        alive: Vec<Registration>,
+    ) -> Result<CommandId, String> {
+        value.check()?;
+        let own = self.own_compare()?;
+        let known = self.view.partitions.get(&place).ok_or("there is no such partition")?;
+        let key = Key::Partition(place).text();
+        let mut compares = vec![own, Compare::Modified(key.clone(), known.modified)];
+        for one in alive {
+            let is_alive = Compare::Created(Key::Node(one.0).text(), one.1);
+            if !compares.contains(&is_alive) {
+                compares.push(is_alive);
+            }
+        }
+        let changes = vec![Change::Put(key, model::encode(value), None)];
+        Ok(self.command(vec![Request::Commit { compares, changes }]))
+    }
+
     pub(super) fn own_compare(&self) -> Result<Compare, String> {
         let epoch =
             self.acts(self.now_ms).ok_or("the broker is not a member of its cluster at the moment")?;

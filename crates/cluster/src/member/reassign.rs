@@ -3,8 +3,7 @@
 //! Any broker may ask: it writes into the partition what is wanted. The leader does it, once it can.
 
 use super::{CommandId, Member};
-use crate::model::{self, Key, NodeId, PartitionValue, Place, REPLICAS_MAX, Registration};
-use crate::store::{Change, Compare, Request};
+use crate::model::{NodeId, PartitionValue, Place, REPLICAS_MAX};
 
 impl Member {
     /// Has a partition get these replicas, in the order of preference; those that it has stay until the new ones are in sync.
@@ -112,27 +111,5 @@ impl Member {
     fn led_value(&self, now_ms: u64, place: Place) -> Result<PartitionValue, String> {
         let known = self.view.partitions.get(&place).filter(|_| self.leads(now_ms, place).is_some());
         known.map(|known| known.value.clone()).ok_or_else(|| "it does not lead the partition".to_owned())
-    }
-
-    /// Writes a partition as it is to be, if it is still as the view has it, and these brokers are alive.
-    pub(super) fn put_partition(
-        &mut self,
-        place: Place,
-        value: &PartitionValue,
-        alive: Vec<Registration>,
-    ) -> Result<CommandId, String> {
-        value.check()?;
-        let own = self.own_compare()?;
-        let known = self.view.partitions.get(&place).ok_or("there is no such partition")?;
-        let key = Key::Partition(place).text();
-        let mut compares = vec![own, Compare::Modified(key.clone(), known.modified)];
-        for one in alive {
-            let is_alive = Compare::Created(Key::Node(one.0).text(), one.1);
-            if !compares.contains(&is_alive) {
-                compares.push(is_alive);
-            }
-        }
-        let changes = vec![Change::Put(key, model::encode(value), None)];
-        Ok(self.command(vec![Request::Commit { compares, changes }]))
     }
 }

@@ -11,6 +11,9 @@ use headrace_wire::messages::{
 
 use super::Trio;
 
+/// A partition; its replicas, those to come, and those to go.
+pub(crate) type Reassigned = (String, Vec<i32>, Vec<i32>, Vec<i32>);
+
 fn reassignment(topic: &str, replicas: Option<&[i32]>) -> AlterPartitionReassignmentsRequest {
     let partition = ReassignablePartition { partition_index: 0, replicas: replicas.map(<[i32]>::to_vec) };
     let topics = vec![ReassignableTopic { name: topic.into(), partitions: vec![partition] }];
@@ -69,7 +72,7 @@ impl Trio {
     }
 
     /// The partitions that are being given other replicas: replicas, and those to come and to go.
-    pub(crate) fn reassignments(&mut self, of: i32) -> Vec<(String, Vec<i32>, Vec<i32>, Vec<i32>)> {
+    pub(crate) fn reassignments(&mut self, of: i32) -> Vec<Reassigned> {
         let answer = self.call(of, 0, &ListPartitionReassignmentsRequest::default());
         let mut found = Vec::new();
         for topic in answer.topics {
