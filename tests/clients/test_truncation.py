@@ -1,4 +1,4 @@
-"""Logs cut by an unclean leader, readers sent to followers, and leaders that move: Apache Kafka on three nodes."""
+"""Logs cut by an unclean leader, readers sent to followers, and leaders that move: on three nodes of either broker."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 import headrace as hr
 from headrace.errors import LogTruncationError
 from tests.clients.spoiler import METADATA, Spoiler
+from tests.cluster.nodes import HeadraceNodes
 from tests.kafka import java
 from tests.kafka.nodes import ApacheNodes
 
@@ -24,9 +25,10 @@ PATIENCE_SECONDS = 120
 ESTABLISHED = "01"
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with ApacheNodes(3) as running:
+@pytest.fixture(scope="module", params=["apache", "headrace"])
+def cluster(request, tmp_path_factory):
+    given = ApacheNodes(3) if request.param == "apache" else HeadraceNodes(tmp_path_factory.mktemp("nodes"), 3)
+    with given as running:
         yield running
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.kafka.apache import PROPERTIES, ApacheKafka, format_data, free_ports, new_id
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
@@ -70,49 +71,29 @@ class Node(ApacheKafka):
         self._launch()
 
 
-class ApacheNodes:
-    """A running cluster of `count` nodes; a context manager that kills them and removes their data.
+class Server(Protocol):
+    """One broker of several, in a process of its own."""
 
-    Args:
-        count: how many.
-        heap, quick: as of `ApacheKafka`.
-        advertised: ports of loopback where clients are to connect, one for each node; by default its own.
-        **overrides: brokers' settings, with underscores.
-    """
+    process: subprocess.Popen[bytes] | None
+    port: int
 
-    def __init__(
-        self,
-        count: int,
-        *,
-        heap: str = "256m",
-        quick: bool = True,
-        advertised: Sequence[int] | None = None,
-        **overrides: str,
-    ) -> None:
-        def node(number: int, first: Node | None) -> Node:
-            own = {}
-            if advertised is not None:
-                own["advertised_listeners"] = f"PLAINTEXT://127.0.0.1:{advertised[number - 1]}"
-            return Node(number, count, cluster, first, heap=heap, quick=quick, **overrides, **own)
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect."""
 
-        cluster = new_id()
-        first = node(1, None)
-        self.nodes = [first, *(node(number, first) for number in range(2, count + 1))]
-        self.started = contextlib.ExitStack()
+    def kill(self) -> None:
+        """Ends it as a crash does."""
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as started:
-            for node in self.nodes:
-                started.enter_context(node)
-            self.started = started.pop_all()
-        return self
+    def restart(self) -> None:
+        """Starts it again on its folder, and waits until it serves."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.started.close()
 
-    def node(self, number: int) -> Node:
+class Nodes:
+    """Several brokers of one cluster, whichever they are."""
+
+    nodes: Sequence[Server]
+
+    def node(self, number: int) -> Server:
         """A node by its id."""
         return self.nodes[number - 1]
 
@@ -155,6 +136,49 @@ class ApacheNodes:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+
+class ApacheNodes(Nodes):
+    """A running cluster of `count` nodes; a context manager that kills them and removes their data.
+
+    Args:
+        count: how many.
+        heap, quick: as of `ApacheKafka`.
+        advertised: ports of loopback where clients are to connect, one for each node; by default its own.
+        **overrides: brokers' settings, with underscores.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        heap: str = "256m",
+        quick: bool = True,
+        advertised: Sequence[int] | None = None,
+        **overrides: str,
+    ) -> None:
+        def node(number: int, first: Node | None) -> Node:
+            own = {}
+            if advertised is not None:
+                own["advertised_listeners"] = f"PLAINTEXT://127.0.0.1:{advertised[number - 1]}"
+            return Node(number, count, cluster, first, heap=heap, quick=quick, **overrides, **own)
+
+        cluster = new_id()
+        first = node(1, None)
+        self.nodes: Sequence[Node] = [first, *(node(number, first) for number in range(2, count + 1))]
+        self.started = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as started:
+            for node in self.nodes:
+                started.enter_context(node)
+            self.started = started.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.started.close()
 
 
 def until(done: Callable[[], bool], timeout: float = TIMEOUT_SECONDS) -> None:

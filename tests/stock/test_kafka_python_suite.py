@@ -37,13 +37,8 @@ DIFFERENCES = {
     "test_transactional_producer_messages": "transactions",
     "test_transactional_producer_offsets": "transactions",
     "test_create_describe_delete_acls": "security",
-    "test_kafka_version_infer": "wider admin API",
-    "test_elect_leaders": "wider admin API",
-    "test_describe_log_dirs": "wider admin API",
     "test_alter_replica_log_dirs": "wider admin API",
     "test_describe_metadata_quorum": "wider admin API",
-    "test_alter_partition_reassignments": "wider admin API",
-    "test_list_partition_reassignments": "wider admin API",
     "test_list_config_resources": "wider admin API",
 }
 
