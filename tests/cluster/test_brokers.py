@@ -168,3 +168,14 @@ def test_the_brokers_of_the_compose_file_are_a_cluster(tmp_path: Path):
             [partition] = admin.describe_topics(["t"])["t"].partitions
             assert sorted(partition.replicas) == [1, 2, 3]
             assert admin.describe_topic_config("t")["min.insync.replicas"] == "2"
+
+
+def test_a_start_waits_for_no_time_that_is_not_over(tmp_path: Path):
+    """With the longest session, one request whose answer is not noticed would take twenty minutes."""
+    with etcd(tmp_path) as store:
+        for number in (1, 2):
+            node = Node(tmp_path, f"etcd://{store.client}", number, {"broker.session.timeout.ms": "3600000"})
+            try:
+                node.start()
+            finally:
+                node.kill()

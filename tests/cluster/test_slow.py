@@ -42,7 +42,7 @@ def test_a_follower_that_stops_taking_records_costs_its_leader_no_memory(tmp_pat
     with ExitStack() as stack:
         store = stack.enter_context(etcd(tmp_path))
         # Its lease outlasts the pause: it is not dead, and takes nothing.
-        settings = {"replica_lag_time_max_ms": "3000", "broker_session_timeout_ms": "30000"}
+        settings = {"replica_lag_time_max_ms": "3000", "broker_session_timeout_ms": "120000"}
         nodes = stack.enter_context(brokers(tmp_path, f"etcd://{store.client}", 3, **settings))
         servers = ",".join(node.address for node in nodes.values())
         create(servers, partitions=1, copies=3)

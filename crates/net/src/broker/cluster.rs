@@ -91,7 +91,9 @@ pub(super) fn identify(
         while let Some((id, request)) = member.poll_request() {
             store.send(id, request);
         }
+        let mut has_come = false;
         while let Some(event) = store.poll() {
+            has_come = true;
             let now_ms = clock.mono_ms();
             match event {
                 MetadataEvent::Answer(id, answer) => {
@@ -115,6 +117,8 @@ pub(super) fn identify(
             }
             Some(MemberEvent::Refused(why)) => return Err(failed(why.to_string())),
             Some(_) => continue,
+            // There may be more to ask for.
+            None if has_come => continue,
             None => {}
         }
         let now_ms = clock.mono_ms();
