@@ -228,8 +228,7 @@ impl Shard {
     /// Runs until asked to stop, then closes the log cleanly.
     pub(super) fn run(mut self) -> Result<(), BrokerError> {
         let mut events = Events::with_capacity(1024);
-        // What is to be asked of the metadata store first waits for nothing.
-        self.cluster_turn()?;
+        self.cluster_turn()?; // what is asked of the metadata store first waits for nothing
         while !self.is_over() {
             let mut timeout = self.timeout();
             let busy = timeout == Some(Duration::ZERO) || !self.links.park(self.clock);
