@@ -404,19 +404,21 @@ pub(crate) fn incremental_alter_configs<D: Disk>(
         IncrementalAlterConfigs::new(1, items.collect(), response, |(), context, call, item, response| {
             let (resource, once, dry) = item;
             let name = resource.resource_name;
-            // A broker has no settings of its own, so there is nothing to be taken back, as Kafka's tools do after a move.
-            let is_done = resource.resource_type == BROKER
-                && resource.configs.iter().all(|config| config.config_operation == DELETE)
-                && config_target(context, call, Operation::AlterConfigs, BROKER, &name).is_ok();
-            let target = once.and_then(|()| alter_target(context, call, resource.resource_type, &name));
-            let result = target.and_then(|mut overrides| {
+            let kind = resource.resource_type;
+            // A broker has no settings of its own: nothing is to be taken back, as Kafka's tools do after a move.
+            let is_empty =
+                kind == BROKER && resource.configs.iter().all(|one| one.config_operation == DELETE);
+            let result = once.and_then(|()| {
+                if is_empty {
+                    return config_target(context, call, Operation::AlterConfigs, kind, &name).map(drop);
+                }
+                let mut overrides = alter_target(context, call, kind, &name)?;
                 for config in resource.configs {
                     change(context, &mut overrides, &config.name, config.config_operation, config.value)?;
                 }
                 apply_overrides(context, call, &name, overrides, (dry, response.responses.len()))
             });
-            let refused = result.err().filter(|_| !is_done);
-            let (error, why) = refused.map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
+            let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
             response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
                 error_code: error.code(),
                 error_message: why,

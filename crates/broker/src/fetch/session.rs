@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_is_told_the_state_of_what_it_names() {
+    fn who_follows_learns_the_state_of_what_it_names() {
         let mut sessions = FetchSessions::new(10);
         let id = open(&mut sessions, 0, 1);
         sessions.begin(BY, id, 1, false, vec![item(0, 3)], &[]).unwrap();

@@ -67,7 +67,7 @@ impl<D: Disk> Context<D> {
         let taken = take(partition, now, data, may_cut);
         let (due, end) = (partition.log.flush_due(), partition.log.end_offset());
         self.flushes.note(*place, due);
-        let copied = data.records.as_ref().and_then(Records::to_bytes).map_or(0, |records| records.len());
+        let copied = data.records.as_ref().map_or(0, Records::len);
         self.counts.replication_bytes_in += if end > before { copied as u64 } else { 0 };
         if end < before {
             let topic = self.store.by_id(place.0).map(|topic| topic.name.clone()).unwrap_or_default();
@@ -146,7 +146,7 @@ impl<D: Disk> Context<D> {
 
 impl<D: Disk> Partition<D> {
     /// Moves a copy's high watermark and the start of its log to what the leader says of its own. Bytes that can be read now
-    /// and could not be before, as [`Following::told`](super::role::Following::told) has them.
+    /// and could not be before, as [`Following::take_marks`](super::role::Following::take_marks) has them.
     fn take_marks(&mut self, said: (i64, i64), appended: u64) -> Result<Option<u64>, LogError> {
         let (_, start) = said;
         let end = self.log.end_offset();
@@ -154,7 +154,7 @@ impl<D: Disk> Partition<D> {
             self.log.move_start(start)?;
         }
         let Role::Follower(following) = &mut self.role else { return Ok(None) };
-        Ok(following.told(said, end, appended))
+        Ok(following.take_marks(said, end, appended))
     }
 }
 

@@ -257,7 +257,7 @@ impl<D: Disk> Replication<D> {
     fn throttle(&mut self, context: &Context<D>, one: &Fetched) {
         let now_ms = context.now.mono_ms;
         let rate = u64::try_from(context.config.follower_replication_throttled_rate).unwrap_or(u64::MAX);
-        let bytes = one.data.records.as_ref().and_then(Records::to_bytes).map_or(0, |bytes| bytes.len());
+        let bytes = one.data.records.as_ref().map_or(0, Records::len);
         let value = context.cluster.as_ref().and_then(|cluster| cluster.partition(one.place));
         let is_new = value.is_some_and(|value| value.adding().contains(&context.config.node_id));
         if !is_new || bytes == 0 {

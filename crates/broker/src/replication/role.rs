@@ -45,7 +45,7 @@ impl Following {
 
     /// The leader has said how far its log is committed and where it begins, of which the own is the part that ends at `end`,
     /// with what was `appended` just now. How many bytes can be read now that could not be before, at most; nothing: none.
-    pub(crate) fn told(&mut self, said: (i64, i64), end: i64, appended: u64) -> Option<u64> {
+    pub(crate) fn take_marks(&mut self, said: (i64, i64), end: i64, appended: u64) -> Option<u64> {
         let before = self.high_watermark;
         self.high_watermark = said.0.max(before).min(end);
         self.leader_start = said.1;
@@ -373,16 +373,16 @@ mod tests {
     #[test]
     fn what_a_follower_can_read_is_never_counted_too_low() {
         let mut following = Following::new(1, Some(1), 0);
-        assert_eq!(following.told((3, 0), 5, 50), Some(u64::MAX), "what was there before counts");
-        assert_eq!(following.told((3, 0), 6, 10), None);
-        assert_eq!(following.told((6, 0), 6, 0), Some(u64::MAX));
-        assert_eq!(following.told((6, 0), 8, 20), None, "nothing of it is committed");
-        assert_eq!(following.told((7, 0), 9, 10), Some(30));
-        assert_eq!(following.told((9, 0), 9, 0), Some(30));
-        assert_eq!(following.told((8, 0), 9, 0), None, "an earlier answer takes nothing back");
+        assert_eq!(following.take_marks((3, 0), 5, 50), Some(u64::MAX), "what was there before counts");
+        assert_eq!(following.take_marks((3, 0), 6, 10), None);
+        assert_eq!(following.take_marks((6, 0), 6, 0), Some(u64::MAX));
+        assert_eq!(following.take_marks((6, 0), 8, 20), None, "nothing of it is committed");
+        assert_eq!(following.take_marks((7, 0), 9, 10), Some(30));
+        assert_eq!(following.take_marks((9, 0), 9, 0), Some(30));
+        assert_eq!(following.take_marks((8, 0), 9, 0), None, "an earlier answer takes nothing back");
         following.cut(4);
         assert_eq!((following.high_watermark, following.agrees), (4, false));
-        assert_eq!(following.told((4, 0), 4, 0), Some(u64::MAX));
+        assert_eq!(following.take_marks((4, 0), 4, 0), Some(u64::MAX));
     }
 
     #[test]

@@ -135,24 +135,25 @@ impl<D: Disk> Store<D> {
 
     /// Takes a copy out of the store, with the name of its topic.
     fn take_copy(&mut self, (id, index): Place) -> Option<(Arc<str>, Partition<D>)> {
-        let slot = self.ids.get(&id).copied()?;
-        let topic = self.topics.get_mut(slot)?;
-        let partition = topic.partitions.get_mut(usize::try_from(index).ok()?)?.take()?;
-        let name = topic.name.clone();
+        let name = self.by_id(id)?.name.clone();
+        let partition = self.slot_mut((id, index))?.take()?;
         self.note_gone(&name);
         Some((name, partition))
     }
 
     /// Puts copies back that were taken out.
     fn put_back(&mut self, copies: Vec<(Place, Partition<D>)>) {
-        for ((id, index), partition) in copies {
-            let slot = self.ids.get(&id).copied();
-            let topic = slot.and_then(|slot| self.topics.get_mut(slot));
-            let at = usize::try_from(index).ok();
-            if let Some(place) = topic.zip(at).and_then(|(topic, at)| topic.partitions.get_mut(at)) {
-                *place = Some(partition);
+        for (place, partition) in copies {
+            if let Some(slot) = self.slot_mut(place) {
+                *slot = Some(partition);
             }
         }
+    }
+
+    /// Where the log of a partition is kept, if it is here.
+    fn slot_mut(&mut self, (id, index): Place) -> Option<&mut Option<Partition<D>>> {
+        let slot = *self.ids.get(&id)?;
+        self.topics.get_mut(slot)?.partitions.get_mut(usize::try_from(index).ok()?)
     }
 
     /// Removes copies that are to be on other brokers, with their directories.

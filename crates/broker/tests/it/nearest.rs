@@ -14,20 +14,6 @@ const WAYS: [&str; 2] = ["tcp", "auto"];
 /// Longer than anything that is waited for here.
 const LONG_MS: i32 = 500_000;
 
-/// Three brokers, a topic of three copies, and its leader with the others.
-fn three(pairs: &[(&str, &str)]) -> (Trio, i32, [i32; 2]) {
-    let mut trio = Trio::new(&[1, 2, 3], &[&[("replica.lag.time.max.ms", "2000")], pairs].concat());
-    trio.create("t", 1, 3, &[]);
-    trio.pass(1000);
-    let leader = trio.leader("t", 0);
-    let others = match leader {
-        1 => [2, 3],
-        2 => [1, 3],
-        _ => [1, 2],
-    };
-    (trio, leader, others)
-}
-
 fn rack(id: i32) -> String {
     format!("rack-{id}")
 }
@@ -70,7 +56,8 @@ fn waited(trio: &mut Trio, at: i32, correlation: i32) -> Option<(String, ErrorCo
 #[test]
 fn a_leader_names_the_follower_in_the_consumers_rack() {
     for way in WAYS {
-        let (mut trio, leader, [near, far]) = three(&[RACK_AWARE, ("headrace.direct.replication", way)]);
+        let (mut trio, leader, [near, far]) =
+            Trio::led(&[], &[RACK_AWARE, ("headrace.direct.replication", way)]);
         trio.append("t", &["a", "b"]);
         trio.pass(1000);
         for version in [11, 12] {
@@ -99,7 +86,7 @@ fn a_leader_names_the_follower_in_the_consumers_rack() {
 
 #[test]
 fn without_the_setting_nobody_is_sent_anywhere() {
-    let (mut trio, leader, [near, _]) = three(&[]);
+    let (mut trio, leader, [near, _]) = Trio::led(&[], &[]);
     trio.append("t", &["a"]);
     trio.pass(1000);
     assert_eq!(sent_to(&mut trio, leader, 0, &rack(near)), -1);
@@ -108,7 +95,7 @@ fn without_the_setting_nobody_is_sent_anywhere() {
 
 #[test]
 fn who_is_not_in_sync_or_gone_is_not_named() {
-    let (mut trio, leader, [near, far]) = three(&[RACK_AWARE]);
+    let (mut trio, leader, [near, far]) = Trio::led(&[], &[RACK_AWARE]);
     trio.append("t", &["a"]);
     trio.pass(1000);
     trio.cut.insert(near);
@@ -131,7 +118,7 @@ fn who_is_not_in_sync_or_gone_is_not_named() {
 
 #[test]
 fn a_session_tells_of_it_once_it_is_so() {
-    let (mut trio, leader, [near, _]) = three(&[RACK_AWARE]);
+    let (mut trio, leader, [near, _]) = Trio::led(&[], &[RACK_AWARE]);
     trio.append("t", &["a"]);
     trio.pass(1000);
     trio.kill(near);
@@ -150,7 +137,8 @@ fn a_session_tells_of_it_once_it_is_so() {
 #[test]
 fn a_follower_gives_out_what_it_knows_to_be_committed() {
     for way in WAYS {
-        let (mut trio, leader, [near, slow]) = three(&[RACK_AWARE, ("headrace.direct.replication", way)]);
+        let (mut trio, leader, [near, slow]) =
+            Trio::led(&[], &[RACK_AWARE, ("headrace.direct.replication", way)]);
         trio.append("t", &["a"]);
         trio.append("t", &["b"]);
         trio.pass(1000);
@@ -179,7 +167,7 @@ fn a_follower_gives_out_what_it_knows_to_be_committed() {
 
 #[test]
 fn what_was_deleted_is_out_of_range_at_a_follower_too() {
-    let (mut trio, _, [near, _]) = three(&[RACK_AWARE]);
+    let (mut trio, _, [near, _]) = Trio::led(&[], &[RACK_AWARE]);
     for value in ["a", "b", "c"] {
         trio.append("t", &[value]);
     }
@@ -194,7 +182,7 @@ fn what_was_deleted_is_out_of_range_at_a_follower_too() {
 
 #[test]
 fn in_a_version_without_racks_only_the_leader_is_read() {
-    let (mut trio, leader, [near, _]) = three(&[RACK_AWARE]);
+    let (mut trio, leader, [near, _]) = Trio::led(&[], &[RACK_AWARE]);
     trio.append("t", &["a"]);
     trio.pass(1000);
     let ask = |trio: &mut Trio, id| {
@@ -207,7 +195,7 @@ fn in_a_version_without_racks_only_the_leader_is_read() {
 
 #[test]
 fn a_follower_compares_leader_epochs() {
-    let (mut trio, first, _) = three(&[RACK_AWARE]);
+    let (mut trio, first, _) = Trio::led(&[], &[RACK_AWARE]);
     trio.append("t", &["a"]);
     trio.stop(first);
     trio.start(first);
@@ -232,7 +220,7 @@ fn a_follower_compares_leader_epochs() {
 
 #[test]
 fn who_waits_at_a_follower_learns_that_the_leader_is_gone() {
-    let (mut trio, leader, others) = three(&[RACK_AWARE]);
+    let (mut trio, leader, others) = Trio::led(&[], &[RACK_AWARE]);
     trio.append("t", &["a"]);
     trio.pass(1000);
     let waits = others.map(|id| wait(&mut trio, id, 1));
@@ -246,7 +234,7 @@ fn who_waits_at_a_follower_learns_that_the_leader_is_gone() {
 
 #[test]
 fn who_waits_learns_of_another_epoch() {
-    let (mut trio, leader, others) = three(&[RACK_AWARE]);
+    let (mut trio, leader, others) = Trio::led(&[], &[RACK_AWARE]);
     trio.append("t", &["a"]);
     trio.pass(1000);
     let waits = others.map(|id| {
@@ -264,7 +252,7 @@ fn who_waits_learns_of_another_epoch() {
 #[test]
 fn a_follower_whose_lease_is_over_gives_nothing_out() {
     for way in WAYS {
-        let (mut trio, _, [near, _]) = three(&[RACK_AWARE, ("headrace.direct.replication", way)]);
+        let (mut trio, _, [near, _]) = Trio::led(&[], &[RACK_AWARE, ("headrace.direct.replication", way)]);
         trio.append("t", &["a"]);
         trio.pass(1000);
         let waits = wait(&mut trio, near, 1);
@@ -287,7 +275,7 @@ fn a_follower_whose_lease_is_over_gives_nothing_out() {
 
 #[test]
 fn what_an_unclean_leader_lacks_is_not_given_out_in_its_epoch() {
-    let (mut trio, first, _) = three(&[RACK_AWARE]);
+    let (mut trio, first, _) = Trio::led(&[], &[RACK_AWARE]);
     assert_eq!(trio.set_config(first, "t", "unclean.leader.election.enable", "true"), ErrorCode::NONE);
     let mut others = trio.metadata(first).topics[0].partitions[0].replica_nodes.clone();
     others.retain(|id| *id != first);
@@ -377,7 +365,7 @@ fn nobody_is_sent_to_a_follower_that_has_deleted_what_is_asked_for() {
     let interval = ("log.retention.check.interval.ms", "20000");
     for way in WAYS {
         let (mut trio, leader, [near, _]) =
-            three(&[RACK_AWARE, interval, ("headrace.direct.replication", way)]);
+            Trio::led(&[], &[RACK_AWARE, interval, ("headrace.direct.replication", way)]);
         // Its looks at what is to be deleted come 5 s and more after the others'.
         trio.kill(near);
         trio.pass(5000);

@@ -4,20 +4,6 @@ use headrace_wire::errors::ErrorCode;
 
 use super::trio::{Reading, Trio};
 
-/// Three brokers, a topic of three copies, and its leader with the others.
-fn three(configs: &[(&str, &str)]) -> (Trio, i32, [i32; 2]) {
-    let mut trio = Trio::new(&[1, 2, 3], &[("replica.lag.time.max.ms", "2000")]);
-    trio.create("t", 1, 3, configs);
-    trio.pass(1000);
-    let leader = trio.leader("t", 0);
-    let others = match leader {
-        1 => [2, 3],
-        2 => [1, 3],
-        _ => [1, 2],
-    };
-    (trio, leader, others)
-}
-
 /// What is new to it, each value and a space; nothing once its grant has ended.
 fn look(trio: &Trio, reading: &mut Reading) -> Option<String> {
     Some(trio.look(reading)?.into_iter().map(|(_, value)| value + " ").collect())
@@ -29,7 +15,7 @@ fn count(trio: &Trio, reading: &mut Reading) -> usize {
 
 #[test]
 fn only_what_is_committed_is_shown() {
-    let (mut trio, leader, others) = three(&[]);
+    let (mut trio, leader, others) = Trio::led(&[], &[]);
     trio.append("t", &["a", "b"]);
     let mut reading = trio.reader(leader, "t", 0).unwrap();
     assert_eq!(look(&trio, &mut reading), Some("a b ".into()));
@@ -56,7 +42,7 @@ fn only_what_is_committed_is_shown() {
 
 #[test]
 fn a_grant_ends_with_leadership_and_with_the_lease() {
-    let (mut trio, leader, _) = three(&[]);
+    let (mut trio, leader, _) = Trio::led(&[], &[]);
     trio.append("t", &["a"]);
     let mut reading = trio.reader(leader, "t", 0).unwrap();
     trio.lost.insert(leader);
@@ -81,7 +67,8 @@ fn a_grant_ends_with_leadership_and_with_the_lease() {
 
 #[test]
 fn a_segment_is_over_once_all_of_it_is_committed() {
-    let (mut trio, leader, others) = three(&[("segment.bytes", "1048576"), ("max.message.bytes", "1048576")]);
+    let (mut trio, leader, others) =
+        Trio::led(&[("segment.bytes", "1048576"), ("max.message.bytes", "1048576")], &[]);
     let value = "v".repeat(400_000);
     for _ in 0..2 {
         trio.append("t", &[&value]);
@@ -115,7 +102,7 @@ fn a_segment_is_over_once_all_of_it_is_committed() {
 
 #[test]
 fn what_was_shown_stays_where_it_is_mapped_even_if_the_log_is_cut_before_it() {
-    let (mut trio, leader, others) = three(&[("unclean.leader.election.enable", "true")]);
+    let (mut trio, leader, others) = Trio::led(&[("unclean.leader.election.enable", "true")], &[]);
     trio.append("t", &["a"]);
     trio.cut = others.into();
     let correlation = trio.produce(leader, 1, "t", &["b"]);

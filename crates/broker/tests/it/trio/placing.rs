@@ -21,7 +21,21 @@ fn reassignment(topic: &str, replicas: Option<&[i32]>) -> AlterPartitionReassign
 }
 
 impl Trio {
-    /// The same, and nobody waits for the answer.
+    /// Three brokers with these settings, a topic of three copies with these, its leader, and the others.
+    pub(crate) fn led(configs: &[(&str, &str)], pairs: &[(&str, &str)]) -> (Self, i32, [i32; 2]) {
+        let mut trio = Self::new(&[1, 2, 3], &[&[("replica.lag.time.max.ms", "2000")], pairs].concat());
+        trio.create("t", 1, 3, configs);
+        trio.pass(1000);
+        let leader = trio.leader("t", 0);
+        let others = match leader {
+            1 => [2, 3],
+            2 => [1, 3],
+            _ => [1, 2],
+        };
+        (trio, leader, others)
+    }
+
+    /// Gives partition 0 other replicas, and waits for no answer.
     pub(crate) fn ask_to_reassign(&mut self, by: i32, topic: &str, replicas: Option<&[i32]>) {
         self.tell(by, 0, &reassignment(topic, replicas));
     }
