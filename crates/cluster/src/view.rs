@@ -53,6 +53,15 @@ pub struct View {
     pub partitions: BTreeMap<Place, Partition>,
 }
 
+/// The newest change of a partition that a broker has seen. A store that does not know of it was restored from a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// The partition.
+    pub place: Place,
+    /// The revision that changed it.
+    pub modified: Revision,
+}
+
 /// What has changed in a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changed {
@@ -120,6 +129,27 @@ impl View {
         }
         self.revision = revision;
         Ok(changed)
+    }
+
+    /// The newest change of those partitions.
+    pub fn newest_of<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Option<Seen> {
+        let seen =
+            |place: &Place| Some(Seen { place: *place, modified: self.partitions.get(place)?.modified });
+        places.into_iter().filter_map(seen).max_by_key(|seen| seen.modified)
+    }
+
+    /// Which revision of a partition this view has instead of the one that was seen, if it knows nothing of that one. One that is
+    /// gone may have been deleted, unless the store has not come as far.
+    pub(crate) fn lacks(&self, seen: Seen) -> Option<Revision> {
+        let known = self.partitions.get(&seen.place).map_or(self.revision, |partition| partition.modified);
+        (known < seen.modified).then_some(known)
+    }
+
+    /// The name of a partition, for messages.
+    pub(crate) fn name_of(&self, (id, index): Place) -> String {
+        let text = id.to_string();
+        let name = self.topics.iter().find(|(_, topic)| topic.value.id == text).map(|(name, _)| name);
+        name.map_or_else(|| Key::Partition((id, index)).text(), |name| format!("{name}-{index}"))
     }
 
     /// What is not in both, or not the same.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use headrace_cluster::model::{NodeId, NodeValue, PartitionValue};
+use headrace_cluster::store::Revision;
+use headrace_cluster::view::Changed;
 use headrace_cluster::{CommandId, Member};
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -90,6 +92,21 @@ impl Cluster {
 }
 
 impl<D: Disk> Context<D> {
+    /// The broker is a member of its cluster, under this broker epoch.
+    pub(crate) fn set_broker_epoch(&mut self, epoch: Revision) {
+        let salt = self.random.next();
+        self.store.set_broker_epoch(epoch, salt);
+    }
+
+    /// Takes note of what the metadata store knows, so that one that knows less is found out at the next start.
+    pub(crate) fn note_seen(&mut self, changed: &Changed) {
+        let newest =
+            self.cluster.as_ref().and_then(|cluster| cluster.member.view().newest_of(&changed.partitions));
+        if let Some(seen) = newest {
+            self.store.note_seen(seen, self.now);
+        }
+    }
+
     /// What a request has asked of the cluster.
     pub(crate) fn take_asked(&mut self, call: &Call) -> Vec<Awaited> {
         let Some(cluster) = &mut self.cluster else { return Vec::new() };

@@ -54,6 +54,12 @@ impl<D: Disk> Broker<D> {
         let intact_since = self.context.store.intact_since();
         if let Some(cluster) = &mut self.context.cluster {
             let value = NodeValue { host: at.host, port: at.port, rack: at.rack, intact_since };
+            match self.context.store.seen() {
+                Some(seen) if !self.context.config.headrace_metadata_accept_restored => {
+                    cluster.member.remember(seen)
+                }
+                _ => self.context.store.forget_seen(),
+            }
             cluster.member.register(now.mono_ms, value);
         }
         self.settle();

@@ -131,13 +131,14 @@ impl<D: Disk> Replication<D> {
             match event {
                 MemberEvent::Registered(_, epoch) => {
                     self.acts = true;
-                    context.store.set_broker_epoch(epoch);
+                    context.set_broker_epoch(epoch);
                 }
                 MemberEvent::Identified(_) => {}
                 MemberEvent::Waits(other) => {
                     self.events.push_back(ClusterEvent::Waits(format!("{}:{}", other.host, other.port)));
                 }
                 MemberEvent::Changed(changed) => {
+                    context.note_seen(&changed);
                     self.take_view(context, &changed);
                     if !std::mem::replace(&mut self.has_seen, true) {
                         self.events.push_back(ClusterEvent::Joined);

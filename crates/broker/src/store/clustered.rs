@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_cluster::view::Seen;
 use headrace_log::{Disk, DiskError, LogError};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::open::aside_name;
+use super::state::SeenState;
 use super::{OFFSETS_TOPIC, Partition, Place, StartReport, Store, Topic, check_name, closed};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
@@ -18,6 +20,9 @@ use crate::topic_config;
 const PRODUCER_ID_BITS: u32 = 24;
 /// The most broker epochs whose ids there are.
 const BROKER_EPOCHS_MAX: i64 = i64::MAX >> PRODUCER_ID_BITS;
+
+/// Changes in the metadata store that come within so long are written down together.
+const SEEN_MS: u64 = 500;
 
 impl<D: Disk> Store<D> {
     /// Takes note of the start of the machine, and of whether the logs are as they were when the broker stopped: it was
@@ -40,8 +45,29 @@ impl<D: Disk> Store<D> {
         self.state.intact_since
     }
 
-    /// The broker is a member again: its producer ids begin with its broker epoch.
-    pub(crate) fn set_broker_epoch(&mut self, epoch: i64) {
+    /// The newest change of a partition that this broker has seen in the metadata store.
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        let seen = self.state.seen.as_ref()?;
+        Some(Seen { place: (seen.topic.parse().ok()?, seen.partition), modified: seen.modified })
+    }
+
+    /// Takes note of a change that was seen, for the next start. It is written down a moment later, with those that follow.
+    pub(crate) fn note_seen(&mut self, seen: Seen, now: Now) {
+        if self.seen().is_none_or(|before| before.modified < seen.modified) {
+            let (topic, partition) = (seen.place.0.to_string(), seen.place.1);
+            self.state.seen = Some(SeenState { topic, partition, modified: seen.modified });
+            self.state_due.get_or_insert(now.mono_ms.saturating_add(SEEN_MS));
+        }
+    }
+
+    /// The next start is to go by the metadata store as it is now, whatever was seen before.
+    pub(crate) fn forget_seen(&mut self) {
+        self.state.seen = None;
+    }
+
+    /// The broker is a member again: its producer ids begin with its broker epoch, and go on from a random number. A store that
+    /// was restored from a backup gives a broker epoch again, to another broker perhaps.
+    pub(crate) fn set_broker_epoch(&mut self, epoch: i64, salt: u64) {
         if self.state.intact_since.is_none() {
             self.state.intact_since = Some(epoch);
             if let Err(error) = self.store_state() {
@@ -49,7 +75,8 @@ impl<D: Disk> Store<D> {
             }
         }
         let first = epoch.clamp(0, BROKER_EPOCHS_MAX) << PRODUCER_ID_BITS;
-        self.producer_ids_left = first..first + (1 << PRODUCER_ID_BITS);
+        let skipped = i64::try_from(salt >> (u64::BITS + 1 - PRODUCER_ID_BITS)).unwrap_or(0);
+        self.producer_ids_left = first + skipped..first + (1 << PRODUCER_ID_BITS);
     }
 
     /// Has a topic be as the cluster has it; copies of its partitions come later. Whether it was there with other settings.

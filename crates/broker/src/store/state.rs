@@ -37,9 +37,21 @@ pub(crate) struct State {
     /// In a cluster: the broker epoch since which the logs have lost nothing; nothing while it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) intact_since: Option<i64>,
+    /// In a cluster: the newest change of a partition that was seen in the metadata store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seen: Option<SeenState>,
     /// CRC-32C of the file's text without this field: a flipped bit must not rename a topic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) checksum: Option<u32>,
+}
+
+/// A change of a partition in the metadata store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeenState {
+    pub(super) topic: String,
+    pub(super) partition: i32,
+    pub(super) modified: i64,
 }
 
 /// A topic in the file.
@@ -73,6 +85,7 @@ impl Default for State {
             deleting: Vec::new(),
             boot_id: None,
             intact_since: None,
+            seen: None,
             checksum: None,
         }
     }

@@ -1,6 +1,7 @@
 //! Copies of a partition on several brokers: what is committed, who leads, and what becomes of records when brokers go.
 
 use headrace_broker::ClusterEvent;
+use headrace_cluster::Refusal;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::produce_request::PartitionProduceData;
 
@@ -352,6 +353,53 @@ fn all_brokers_can_be_stopped_and_started_again() {
     assert_eq!(trio.read(leader, "t", 0).0, ["a", "b"]);
 }
 
+/// The store becomes what it was, which these brokers find out as they start: they take no part. Then all are told to go by it.
+fn restore(trio: &mut Trio, backup: &[u8], who_know: &[i32]) {
+    trio.restore(backup);
+    for id in who_know {
+        trio.start(*id);
+    }
+    trio.pass(8000);
+    for id in who_know {
+        let events = trio.events(*id);
+        let why = events.iter().find_map(|event| match event {
+            ClusterEvent::Refused(why @ Refusal::Forgot { .. }) => Some(why.to_string()),
+            _ => None,
+        });
+        let why = why.unwrap_or_else(|| panic!("broker {id}: {events:?}"));
+        assert!(why.starts_with("the metadata store knows t-0 as it was at revision "), "{why}");
+        assert!(why.contains("headrace.metadata.accept.restored=true"), "{why}");
+        assert_eq!(trio.leads(*id, "t"), None);
+        trio.kill(*id);
+    }
+    trio.set("headrace.metadata.accept.restored", "true");
+    for id in [1, 2, 3] {
+        trio.start(id);
+    }
+    trio.pass(8000);
+}
+
+#[test]
+fn a_broker_that_was_told_to_goes_by_a_store_that_was_restored_and_remembers_that_one_then() {
+    let (mut trio, first) = three(&[]);
+    let backup = trio.back_up();
+    let by_then = trio.producer_id(1);
+    trio.stop(first);
+    trio.start(first);
+    for id in [1, 2, 3] {
+        trio.stop(id);
+    }
+    restore(&mut trio, &backup, &[1, 2, 3]);
+    trio.set("headrace.metadata.accept.restored", "false");
+    for id in [1, 2, 3] {
+        trio.stop(id);
+        trio.start(id);
+        trio.pass(5000);
+        assert!(!trio.events(id).iter().any(|event| matches!(event, ClusterEvent::Refused(_))));
+    }
+    assert_ne!(trio.producer_id(1), by_then);
+}
+
 #[test]
 fn with_a_store_that_is_older_than_the_logs_nobody_leads_unless_the_topic_wants_it() {
     let (mut trio, first) = three(&[]);
@@ -364,11 +412,7 @@ fn with_a_store_that_is_older_than_the_logs_nobody_leads_unless_the_topic_wants_
     for id in [1, 2, 3] {
         trio.stop(id);
     }
-    trio.restore(&backup);
-    for id in [1, 2, 3] {
-        trio.start(id);
-    }
-    trio.pass(8000);
+    restore(&mut trio, &backup, &[1, 2, 3]);
     // The epoch that an election gives is one that logs have already, and may have been given to others then.
     let elected = trio.leader("t", 0);
     for id in [1, 2, 3] {
@@ -402,11 +446,7 @@ fn with_a_store_that_is_older_than_a_followers_log_nothing_of_it_is_cut_off() {
     let third = other(&[first, second]);
     let bytes = trio.bytes(third, "t", 0);
     trio.stop(third);
-    trio.restore(&backup);
-    for id in [1, 2, 3] {
-        trio.start(id);
-    }
-    trio.pass(8000);
+    restore(&mut trio, &backup, &[second, third]);
     // The one that the store takes for the leader has only the first record, and does not know better.
     assert_eq!(trio.leads(first, "t"), Some(1));
     assert_eq!(trio.bytes(third, "t", 0), bytes, "acknowledged records are cut off");

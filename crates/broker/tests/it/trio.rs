@@ -43,7 +43,8 @@ use headrace_wire::time::Now;
 pub(crate) use readers::Reading;
 
 use super::world::{
-    WALL, batch, config, decode, error_of, fetch_request, flatten, produce_request, produced, values,
+    WALL, batch, config, decode, error_of, fetch_request, flatten, plain_id, produce_request, produced,
+    values,
 };
 
 const SESSION_MS: u64 = 3000;
@@ -253,6 +254,11 @@ impl Trio {
             self.offer(id);
         }
         self.settle();
+    }
+
+    /// Brokers that are started from now on have this setting.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.pairs.push((name.to_owned(), value.to_owned()));
     }
 
     /// A broker's process is killed. Its lease goes on.
@@ -623,6 +629,11 @@ impl Trio {
             AlterConfigsResource { resource_type: 2, resource_name: topic.into(), configs: vec![config] };
         let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
         ErrorCode::new(self.call(by, 1, &request).responses[0].error_code)
+    }
+
+    /// The next id that a broker gives to a producer.
+    pub(crate) fn producer_id(&mut self, of: i32) -> i64 {
+        self.call(of, 4, &plain_id()).producer_id
     }
 
     pub(crate) fn config(&mut self, of: i32, topic: &str, name: &str) -> String {

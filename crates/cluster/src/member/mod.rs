@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::model::{self, ClusterValue, Foreign, Key, NodeId, NodeValue, Place, Registration};
 use crate::store::{Answer, Change, Compare, Pair, Request, Revision, Watched};
-use crate::view::{Changed, View};
+use crate::view::{Changed, Seen, View};
 use commands::Command;
 pub use commands::CommandId;
 use elections::Elections;
@@ -54,6 +54,20 @@ pub enum Refusal {
         /// What was read before.
         from: Revision,
         /// What it has now.
+        to: Revision,
+    },
+    /// The store knows nothing of a change of a partition that this broker has seen, perhaps before it was started again.
+    #[error(
+        "the metadata store knows {partition} as it was at revision {to}, and this broker has seen it at {from}: was the store \
+         restored from a backup? Records that were acknowledged since may be lost when brokers go by it. Restore a newer backup, \
+         or start each broker once with headrace.metadata.accept.restored=true"
+    )]
+    Forgot {
+        /// The partition.
+        partition: String,
+        /// The revision that was seen.
+        from: Revision,
+        /// What the store has instead.
         to: Revision,
     },
 }
@@ -151,6 +165,8 @@ pub struct Member {
     loaded: Option<String>,
     /// The newest state that was read.
     newest: Revision,
+    /// What an earlier start of this broker has seen.
+    seen: Option<Seen>,
     /// A state of the store that the view has not reached yet, and since when that is known.
     ahead: Option<(Revision, u64)>,
     elections: Elections,
@@ -184,6 +200,7 @@ impl Member {
             loading: View::default(),
             loaded: None,
             newest: 0,
+            seen: None,
             ahead: None,
             elections: Elections::default(),
             commands: BTreeMap::new(),
@@ -207,6 +224,11 @@ impl Member {
         if self.phase == Phase::Identified {
             self.take_step(Step::Grant);
         }
+    }
+
+    /// Has it compare the store with what an earlier start of this broker has seen.
+    pub fn remember(&mut self, seen: Seen) {
+        self.seen = Some(seen);
     }
 
     /// What was said to [`Self::register`].
@@ -493,6 +515,10 @@ impl Member {
             return self.refuse(Refusal::WentBack { from: self.newest, to: revision });
         }
         let view = std::mem::take(&mut self.loading);
+        if let Some(forgot) = self.forgotten_by(&view) {
+            return self.refuse(forgot);
+        }
+        self.seen = None;
         let changed = self.view.difference(&view);
         self.view = view;
         self.phase = Phase::Live;
@@ -500,6 +526,21 @@ impl Member {
         self.changed(changed);
         // Those that were there before count as well.
         self.elect(None);
+    }
+
+    /// What a view that was read lacks of what was seen before. A backup that is restored with a later revision shows in this
+    /// alone.
+    fn forgotten_by(&self, view: &View) -> Option<Refusal> {
+        let own = self
+            .view
+            .partitions
+            .iter()
+            .map(|(place, known)| Seen { place: *place, modified: known.modified });
+        own.chain(self.seen).find_map(|seen| {
+            let to = view.lacks(seen)?;
+            let partition = view.name_of(seen.place);
+            Some(Refusal::Forgot { partition, from: seen.modified, to })
+        })
     }
 
     fn changed(&mut self, changed: Changed) {

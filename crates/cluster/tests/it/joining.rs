@@ -141,6 +141,81 @@ fn a_store_that_went_back_is_noticed() {
     assert!(from > to);
 }
 
+/// A store with a partition that has been changed so many times.
+fn with_partition(changes: usize) -> LocalStore {
+    let mut store = LocalStore::new();
+    put(&mut store, "cluster", &cluster("mine"));
+    put(&mut store, "topics/t", format!("{{\"id\": \"{TOPIC}\", \"partitions\": 1}}").as_bytes());
+    for _ in 0..changes {
+        change_partition(&mut store);
+    }
+    store
+}
+
+const TOPIC: &str = "AAAAAAAAAAAAAAAAAAAAAQ";
+
+fn change_partition(store: &mut LocalStore) {
+    let value = b"{\"replicas\": [1], \"leader\": null, \"epoch\": 0, \"isr\": [[1, 1]]}";
+    put(store, &format!("partitions/{TOPIC}/0"), value);
+}
+
+/// The same, restored from a backup with a later revision, as `etcdctl snapshot restore --bump-revision` does it.
+fn bumped(backup: &[u8]) -> LocalStore {
+    let mut store = LocalStore::load(backup).unwrap();
+    for _ in 0..50 {
+        put(&mut store, "cluster", &cluster("mine"));
+    }
+    store
+}
+
+#[test]
+fn a_partition_that_was_changed_after_the_backup_shows_that_one_was_restored() {
+    let mut store = with_partition(3);
+    let mut running = member(config(1, Some("mine")), 1);
+    settle(&mut store, 1, &mut running, 1);
+    let (same, place) = (store.save(), (TOPIC.parse().unwrap(), 0));
+    let seen = running.view().newest_of(&[place]).unwrap();
+    let events = |store: &mut LocalStore| {
+        let mut member = member(config(2, Some("mine")), 1);
+        member.remember(seen);
+        settle(store, 9, &mut member, 1)
+    };
+    let forgot = |events: &[MemberEvent], to| {
+        let partition = "t-0".to_owned();
+        let refusal = Refusal::Forgot { partition, from: seen.modified, to };
+        assert_eq!(events.last(), Some(&MemberEvent::Refused(refusal)));
+    };
+    // Nothing is missing, or the partition was deleted since.
+    assert!(matches!(events(&mut bumped(&same)).last(), Some(MemberEvent::Changed(_))));
+    let mut deleted = bumped(&same);
+    let delete = Change::Delete(format!("partitions/{TOPIC}/0"));
+    deleted.handle(1, 0, 0, &Request::Commit { compares: vec![], changes: vec![delete] });
+    assert!(matches!(events(&mut deleted).last(), Some(MemberEvent::Changed(_))));
+    // It was changed since, or made.
+    let older = with_partition(1).save();
+    let known = with_partition(1).revision();
+    forgot(&events(&mut bumped(&older)), known);
+    let mut before = with_partition(0);
+    let known = before.revision();
+    let found = events(&mut before);
+    let Some(MemberEvent::Refused(Refusal::Forgot { from, to, .. })) = found.last() else {
+        panic!("{found:?}")
+    };
+    assert!(*from == seen.modified && *to >= known);
+    // A broker that runs finds it out as well, though the revision has not gone back.
+    let ended = headrace_cluster::store::Watched::Ended("restarted".into());
+    let watch = |member: &mut Member, store: &mut LocalStore| {
+        change_partition(store);
+        let (id, watched) = store.poll_watch(1).unwrap();
+        member.handle_watched(1, id, &watched);
+        id
+    };
+    let id = watch(&mut running, &mut store);
+    running.handle_watched(1, id, &ended);
+    let found = settle(&mut bumped(&same), 1, &mut running, 1);
+    assert!(matches!(found.last(), Some(MemberEvent::Refused(Refusal::Forgot { .. }))), "{found:?}");
+}
+
 #[test]
 fn a_second_broker_of_a_number_waits_for_the_first() {
     let mut store = LocalStore::new();
