@@ -58,6 +58,7 @@ impl<D: Disk> Log<D> {
             log_append_time: NO_TIMESTAMP,
             log_start_offset: self.start_offset,
             duplicate: false,
+            head: None,
         })
     }
 

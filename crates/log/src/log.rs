@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use headrace_wire::records::TimestampType;
+use headrace_wire::records::{BatchHeader, TimestampType};
 use headrace_wire::time::Now;
 
 use crate::config::LogConfig;
@@ -66,6 +66,8 @@ pub struct Appended {
     /// Whether the batch was in the log already (a repeated send of an idempotent producer). Nothing was written, and
     /// the offsets are those of the first time.
     pub duplicate: bool,
+    /// The first bytes of the batch as they were written; what follows is as it came. Nothing where it was no batch, or several.
+    pub head: Option<[u8; BatchHeader::LEN]>,
 }
 
 /// Files to be synced, off the log's thread if so wished: [`Disk::sync`] each, then [`Log::end_flush`].
@@ -255,6 +257,7 @@ impl<D: Disk> Log<D> {
                 log_append_time: if stamped == NO_TIMESTAMP { stamped } else { seen.timestamp },
                 log_start_offset: self.start_offset,
                 duplicate: true,
+                head: None,
             });
         }
         let base_offset = self.end_offset();
@@ -266,6 +269,10 @@ impl<D: Disk> Log<D> {
             log_append_time: stamped,
             log_start_offset: self.start_offset,
             duplicate: false,
+            head: match batches.as_slice() {
+                [only] => Some(only.header.encode()),
+                _ => None,
+            },
         })
     }
 

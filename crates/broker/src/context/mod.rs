@@ -9,13 +9,15 @@ pub(crate) mod task;
 pub(crate) mod waiting;
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headrace_cluster::model::Registration;
 use headrace_log::{AppendError, AppendOrigin, Appended, Disk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::Request;
+use headrace_wire::records::BatchHeader;
 use headrace_wire::time::{Now, RateLimit};
 use headrace_wire::uuid::Uuid;
 
@@ -47,8 +49,28 @@ pub(crate) struct Context<D: Disk> {
     /// What parts have done that others must know: the kernel tells them, after the input or the unit of work.
     pub(crate) changes: VecDeque<Change>,
     pub(crate) counts: Counts,
+    /// By partition and first offset, what was appended since the kernel pushed last; kept only where `keeps_fresh`.
+    pub(crate) fresh: BTreeMap<(Place, i64), Fresh>,
+    /// Followers are pushed to.
+    pub(crate) keeps_fresh: bool,
     /// Lines of the log about topics: clients decide how often they come and go.
     pub(crate) lines: RateLimit,
+}
+
+/// A batch as it was just appended to a log, while it is still in memory.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    /// Its first bytes, and what follows them.
+    pub(crate) head: [u8; BatchHeader::LEN],
+    pub(crate) body: Bytes,
+    /// The offset after its last record.
+    pub(crate) end: i64,
+}
+
+impl Fresh {
+    pub(crate) fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
 }
 
 /// A change of the store that parts look for.
@@ -139,6 +161,8 @@ impl<D: Disk> Context<D> {
             connections: Connections::default(),
             changes: VecDeque::new(),
             counts: Counts::default(),
+            fresh: BTreeMap::new(),
+            keeps_fresh: false,
             lines: RateLimit::new(RateLimit::LINES_PER_S),
         };
         Ok((context, report))
@@ -284,7 +308,7 @@ impl<D: Disk> Context<D> {
         &mut self,
         key: &TopicKey,
         index: i32,
-        batch: &[u8],
+        batch: &Bytes,
         source: Source,
     ) -> Result<AppendedTo, AppendFailure> {
         let leader_epoch =
@@ -311,6 +335,10 @@ impl<D: Disk> Context<D> {
         if !appended.duplicate {
             self.counts.bytes_in += if client { batch.len() as u64 } else { 0 };
             self.changes.push_back(Change::Appended { place, bytes: batch.len() as u64 });
+            if let Some(head) = appended.head.filter(|_| self.keeps_fresh) {
+                let fresh = Fresh { head, body: batch.slice(head.len()..), end: appended.last_offset + 1 };
+                self.fresh.insert((place, appended.base_offset), fresh);
+            }
             self.advance(place, batch.len() as u64);
         }
         let committed = self.store.partition_mut(place).map_or(0, |partition| partition.high_watermark());

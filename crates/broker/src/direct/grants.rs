@@ -12,7 +12,7 @@ use headrace_wire::uuid::Uuid;
 
 use super::action::{LinkAction, LinkId, SLOTS_KEY};
 use super::replicate::PushRing;
-use super::ring::Ring;
+use super::ring::{Landed, Ring};
 use super::shared::Shared;
 use super::slots::{Reader, ReaderSlots};
 use crate::context::Context;
@@ -159,7 +159,7 @@ pub(crate) struct Direct<D: Disk> {
     pub(super) exposed_bytes: u64,
     pub(super) actions: VecDeque<LinkAction<D::File>>,
     /// A batch on its way from a ring to the log.
-    pub(super) landed: Vec<u8>,
+    pub(super) landed: Landed,
 }
 
 /// Who writes a partition through memory.
@@ -211,7 +211,7 @@ impl<D: Disk> Direct<D> {
             ended_copies: VecDeque::new(),
             exposed_bytes: 0,
             actions: VecDeque::new(),
-            landed: Vec::new(),
+            landed: Landed::default(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headrace_fabric::shm::KEYS_MAX;
 use headrace_fabric::{Memory, Note, Region};
 use headrace_log::Disk;
@@ -205,11 +206,14 @@ impl<D: Disk> Direct<D> {
         if found.pushed.is_some() {
             return self.handle_pushed(context, link, written, bytes);
         }
-        let mut landed = std::mem::take(&mut self.landed);
         match self.grants.get_mut(&written.id) {
             Some(Grant { link: of, place, granted: Granted::Own { ring, .. } }) if *of == link => {
                 let place = *place;
-                if !ring.fits(bytes) || written.order != ring.next_order || !ring.take(bytes, &mut landed) {
+                let is_next = ring.fits(bytes) && written.order == ring.next_order;
+                if let Some(batch) = is_next.then(|| ring.take(bytes, &mut self.landed)).flatten() {
+                    let landing = land(context, place, written, &batch);
+                    self.answer(place, landing);
+                } else {
                     let why = format!(
                         "it tells of a write of {bytes} bytes, number {}, in a ring of {} where {} is next",
                         written.order,
@@ -217,14 +221,11 @@ impl<D: Disk> Direct<D> {
                         ring.next_order
                     );
                     self.close_byzantine(context, link, why);
-                } else {
-                    let landing = land(context, place, written, &landed);
-                    self.answer(place, landing);
                 }
             }
             Some(Grant { link: of, place, granted: Granted::Member { .. } }) if *of == link => {
                 let place = *place;
-                self.handle_shared(context, link, place, (written, bytes), &mut landed);
+                self.handle_shared(context, link, place, (written, bytes));
             }
             // One that was on its way when the grant was ended: its writer tries again.
             _ => {
@@ -234,7 +235,6 @@ impl<D: Disk> Direct<D> {
                 }
             }
         }
-        self.landed = landed;
     }
 
     /// A write into a shared ring: takes all those whose turn has come.
@@ -244,7 +244,6 @@ impl<D: Disk> Direct<D> {
         link: LinkId,
         place: Place,
         (written, bytes): (Written, u32),
-        landed: &mut Vec<u8>,
     ) {
         let Some(Side::Shared(shared)) = self.sides.get_mut(&place) else { return };
         if let Err(violation) = shared.note(written, bytes) {
@@ -256,12 +255,12 @@ impl<D: Disk> Direct<D> {
         }
         loop {
             let Some(Side::Shared(shared)) = self.sides.get_mut(&place) else { return };
-            let written = match shared.next(landed) {
+            let (written, batch) = match shared.next(&mut self.landed) {
                 Next::None => return,
-                Next::Batch(written) => written,
+                Next::Batch(written, batch) => (written, batch),
                 Next::Nonsense => return self.revoke(place),
             };
-            let landing = land(context, place, written, landed);
+            let landing = land(context, place, written, &batch);
             self.answer(place, landing);
         }
     }
@@ -337,7 +336,12 @@ pub(super) struct Landing {
 }
 
 /// Appends a batch that is in memory of the broker's own. Whoever writes through memory waits for all of the in-sync set.
-fn land<D: Disk>(context: &mut Context<D>, (topic, index): Place, written: Written, batch: &[u8]) -> Landing {
+fn land<D: Disk>(
+    context: &mut Context<D>,
+    (topic, index): Place,
+    written: Written,
+    batch: &Bytes,
+) -> Landing {
     match context.append(&TopicKey::Id(topic), index, batch, Source::AllAcks) {
         Ok(AppendedTo { appended, is_uncommitted, .. }) => Landing {
             ack: WriteAck {

@@ -191,25 +191,23 @@ impl<D: Disk> Direct<D> {
     ) {
         let Some(pushed) = self.links.get_mut(&link).and_then(|link| link.pushed.as_mut()) else { return };
         let (leader, ring) = (pushed.leader, &mut pushed.ring);
-        let mut landed = std::mem::take(&mut self.landed);
         let fits = u64::from(bytes) <= ring.bytes() && bytes as usize >= Pushed::LEN;
-        if !fits || written.order != ring.next_order || !ring.take(bytes, &mut landed) {
+        let is_next = fits && written.order == ring.next_order;
+        let Some(landed) = is_next.then(|| ring.take(bytes, &mut self.landed)).flatten() else {
             let why = format!(
                 "it tells of a push of {bytes} bytes, number {}, into a ring of {} where {} is next",
                 written.order,
                 ring.bytes(),
                 ring.next_order
             );
-            self.landed = landed;
             return self.close_byzantine(context, link, why);
-        }
+        };
         let grant = self.grants.get(&written.id).filter(|grant| grant.link == link);
         let place = grant.filter(|grant| matches!(grant.granted, Granted::Copy)).map(|grant| grant.place);
         let taken = match place {
             Some(place) => context.take_pushed(place, leader, &landed),
             None => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         };
-        self.landed = landed;
         if taken.is_err() && place.is_some() {
             // It is asked for what it has from here on.
             self.end_grant(written.id);

@@ -6,11 +6,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use headrace_fabric::{Memory, MemorySource, OutOfBounds, Region};
 use headrace_wire::direct::{Reservation, Written};
 use headrace_wire::records::batch_size;
 
-use super::ring::Ring;
+use super::ring::{Landed, Ring};
 
 /// Writes under way that each member may have.
 pub(super) const QUOTA: usize = 64;
@@ -26,7 +27,7 @@ pub(super) enum Next {
     /// Nobody has notified the broker of it.
     None,
     /// A batch, copied out.
-    Batch(Written),
+    Batch(Written, Bytes),
     /// Something else: who writes here has not kept to the order word. The ring can be believed no more.
     Nonsense,
 }
@@ -109,14 +110,13 @@ impl Shared {
     }
 
     /// Copies out the write whose turn it is.
-    pub(super) fn next(&mut self, into: &mut Vec<u8>) -> Next {
+    pub(super) fn next(&mut self, landed: &mut Landed) -> Next {
         let Some((written, bytes)) = self.waiting.remove(&self.ring.next_order) else { return Next::None };
-        let taken = self.ring.take(bytes, into) && self.publish_freed().is_ok();
-        let is_batch = matches!(batch_size(into), Some(Ok(size)) if size == bytes as usize);
-        if taken && is_batch && self.ring.position < POSITION_MAX && self.agrees() {
-            Next::Batch(written)
-        } else {
-            Next::Nonsense
+        let taken = self.ring.take(bytes, landed).filter(|_| self.publish_freed().is_ok());
+        let is_batch = |batch: &Bytes| matches!(batch_size(batch), Some(Ok(size)) if size == bytes as usize);
+        match taken.filter(is_batch) {
+            Some(batch) if self.ring.position < POSITION_MAX && self.agrees() => Next::Batch(written, batch),
+            _ => Next::Nonsense,
         }
     }
 

@@ -153,7 +153,8 @@ impl Groups {
                 return Err(failed);
             }
         }
-        let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map_err(|_| failed)?.to_vec();
+        let batch =
+            builder.finish(ProducerStamp::NONE, Codec::None, None).map_err(|_| failed)?.to_vec().into();
         let key = TopicKey::Name(OFFSETS_TOPIC.into());
         let error = match context.append(&key, index, &batch, Source::Broker) {
             Ok(_) => return Ok(()),

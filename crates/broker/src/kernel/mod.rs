@@ -431,6 +431,6 @@ impl<D: Disk> Broker<D> {
         while let Some(place) = self.direct.poll_ended_copy() {
             self.replication.fetch_again(&mut self.context, place);
         }
-        self.replication.pushes.push_all(&self.context);
+        self.replication.pushes.push_all(&mut self.context);
     }
 }

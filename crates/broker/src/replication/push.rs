@@ -11,9 +11,12 @@ use headrace_wire::records::{BatchHeader, batch_size};
 use super::action::{Lane, PeerAction, PeerConn, PushAction, PushEvent};
 use super::pusher::{Fabric, Granted, Next, Pusher, Pushing, Wish};
 use super::role::Role;
-use crate::context::Context;
+use crate::context::{Context, Fresh};
 use crate::fetch::is_prefix;
 use crate::store::{Place, read_range};
+
+/// A write of up to so many bytes is made in one piece.
+const FLAT_BYTES_MAX: usize = 4096;
 
 /// All that this broker pushes, and what the driver is to do for it.
 #[derive(Debug, Default)]
@@ -98,11 +101,13 @@ impl Pushes {
         }
     }
 
-    /// Pushes what there is to whoever has room.
-    pub(crate) fn push_all<D: Disk>(&mut self, context: &Context<D>) {
+    /// Pushes what there is to whoever has room. What is still in memory is not read again.
+    pub(crate) fn push_all<D: Disk>(&mut self, context: &mut Context<D>) {
         for pusher in self.pushers.values_mut() {
-            pusher.push(|place, copy| next_of(context, place, copy), &mut self.links);
+            pusher.push(|place, copy, room| next_of(context, place, copy, room), &mut self.links);
         }
+        context.fresh.clear();
+        context.keeps_fresh = self.pushers.values().any(|pusher| pusher.pushed() > 0);
     }
 
     pub(super) fn handle_timeout<D: Disk>(&mut self, context: &Context<D>) {
@@ -229,36 +234,82 @@ fn agrees<D: Disk>(context: &Context<D>, granted: Granted) -> bool {
     is_led && is_prefix(&partition.log, granted.end, granted.last_epoch, epoch)
 }
 
-/// What comes next for a copy.
-fn next_of<D: Disk>(context: &Context<D>, place: Place, copy: &Pushing) -> Next {
+/// What comes next for a copy, where the follower has room for so many bytes.
+fn next_of<D: Disk>(context: &Context<D>, place: Place, copy: &Pushing, room: u64) -> Next {
     let Some((partition, epoch)) = leads(context, place) else { return Next::End };
     if epoch != copy.epoch {
         return Next::End;
     }
     let (log, high_watermark) = (&partition.log, partition.high_watermark());
-    let most = u32::try_from(context.config.headrace_direct_replication_batch_bytes).unwrap_or(1);
+    let header = Pushed { leader_epoch: epoch, high_watermark, log_start_offset: log.start_offset() };
+    let most = usize::try_from(context.config.headrace_direct_replication_batch_bytes).unwrap_or(1);
+    if let Some((batches, end)) = fresh_of(context, place, copy.next, most) {
+        let len = batches.iter().map(|batch| batch.len()).sum::<usize>() + Pushed::LEN;
+        if len as u64 > room {
+            return Next::Full(len as u64);
+        }
+        return Next::Push { pieces: pieces_of(header, &batches, len), end, high_watermark };
+    }
     // What was to come next is deleted, or cannot be read: that is for the follower's fetch to find out.
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
     let Ok(slice) = log.read(copy.next, most, true, log.readable_end()) else { return Next::End };
     if slice.len == 0 && !(copy.says && high_watermark > copy.said) {
         return Next::Nothing;
     }
-    let header = Pushed { leader_epoch: epoch, high_watermark, log_start_offset: log.start_offset() };
-    let mut bytes = header.to_bytes().to_vec();
-    if slice.len > 0 {
-        let read = read_range(
-            &context.store.disk,
-            &slice.file,
-            std::path::Path::new(""),
-            slice.position,
-            slice.len as usize,
-        );
-        let Ok(read) = read else { return Next::End };
-        bytes.extend_from_slice(&read);
+    let len = u64::from(slice.len) + Pushed::LEN as u64;
+    if len > room {
+        return Next::Full(len);
     }
-    let Some(end) = end_of(bytes.get(Pushed::LEN..).unwrap_or_default(), copy.next) else {
-        return Next::End;
-    };
-    Next::Push { bytes, end, high_watermark }
+    let mut pieces = vec![Bytes::copy_from_slice(&header.to_bytes())];
+    if slice.len > 0 {
+        let (path, len) = (std::path::Path::new(""), slice.len as usize);
+        let Ok(read) = read_range(&context.store.disk, &slice.file, path, slice.position, len) else {
+            return Next::End;
+        };
+        pieces.push(read.into());
+    }
+    let Some(end) = end_of(pieces.get(1).map_or(&[], |read| read), copy.next) else { return Next::End };
+    Next::Push { pieces, end, high_watermark }
+}
+
+/// The batches from an offset on that are still in memory: one, and as many more as `most` bytes have room for; and where they
+/// end.
+fn fresh_of<D: Disk>(
+    context: &Context<D>,
+    place: Place,
+    from: i64,
+    most: usize,
+) -> Option<(Vec<&Fresh>, i64)> {
+    let (mut batches, mut len, mut end) = (Vec::new(), 0, from);
+    while let Some(batch) = context.fresh.get(&(place, end)) {
+        len += batch.len();
+        if !batches.is_empty() && len > most {
+            break;
+        }
+        end = batch.end;
+        batches.push(batch);
+    }
+    (!batches.is_empty()).then_some((batches, end))
+}
+
+/// A write of `len` bytes: in one piece where it is small, and without copying bodies where it is not.
+fn pieces_of(header: Pushed, batches: &[&Fresh], len: usize) -> Vec<Bytes> {
+    let mut head =
+        Vec::with_capacity(if len <= FLAT_BYTES_MAX { len } else { Pushed::LEN + BatchHeader::LEN });
+    head.extend_from_slice(&header.to_bytes());
+    let mut pieces = Vec::new();
+    for batch in batches {
+        head.extend_from_slice(&batch.head);
+        if len <= FLAT_BYTES_MAX {
+            head.extend_from_slice(&batch.body);
+        } else {
+            pieces.extend([std::mem::take(&mut head).into(), batch.body.clone()]);
+        }
+    }
+    if !head.is_empty() {
+        pieces.push(head.into());
+    }
+    pieces
 }
 
 /// The offset after the last of these batches; `before` where there is none.

@@ -147,8 +147,10 @@ pub(super) enum Wish {
 pub(super) enum Next {
     /// Nothing at the moment.
     Nothing,
-    /// This, up to an offset; with this high watermark.
-    Push { bytes: Vec<u8>, end: i64, high_watermark: i64 },
+    /// These bytes, one piece behind the other, up to an offset; with this high watermark.
+    Push { pieces: Vec<Bytes>, end: i64, high_watermark: i64 },
+    /// So many bytes, for which there is no room at the moment.
+    Full(u64),
     /// It is pushed into no more.
     End,
 }
@@ -499,10 +501,10 @@ impl Pusher {
         }
     }
 
-    /// Pushes what there is, as far as the follower has room; `read` says what comes next for a copy.
+    /// Pushes what there is, as far as the follower has room; `next` says what comes next for a copy, in so many bytes at most.
     pub(super) fn push(
         &mut self,
-        mut read: impl FnMut(Place, &Pushing) -> Next,
+        mut next: impl FnMut(Place, &Pushing, u64) -> Next,
         out: &mut VecDeque<PushAction>,
     ) {
         let Some(ring) = &mut self.ring else { return };
@@ -517,31 +519,28 @@ impl Pusher {
                 self.ready.pop_front();
                 continue;
             };
-            let (bytes, end, high_watermark) = match read(place, copy) {
-                Next::Push { bytes, end, high_watermark } if bytes.len() as u64 <= ring.bytes => {
-                    (bytes, end, high_watermark)
-                }
+            let room = ring.bytes.saturating_sub(ring.written.wrapping_sub(ring.taken));
+            let (pieces, end, high_watermark) = match next(place, copy, room) {
+                Next::Push { pieces, end, high_watermark } => (pieces, end, high_watermark),
+                Next::Full(bytes) if bytes <= ring.bytes => return,
                 Next::Nothing => {
                     self.ready.pop_front();
                     copy.is_ready = false;
                     continue;
                 }
                 // Also a batch that no ring has room for: it is fetched.
-                Next::End | Next::Push { .. } => {
+                Next::End | Next::Full(_) => {
                     self.released.push(copy.id);
                     self.copies.remove(&place);
                     continue;
                 }
             };
-            let len = bytes.len() as u64;
-            if ring.written.wrapping_sub(ring.taken) + len > ring.bytes {
-                return;
-            }
+            let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
             let written = Written { id: copy.id, order: ring.next_order };
-            let write = ring.write(Bytes::from(bytes), written);
+            let write = ring.write(pieces, bytes, written);
             out.push_back(PushAction::Write { node: self.follower.0, write });
             (copy.next, copy.said, copy.says) = (end, high_watermark, false);
-            self.sent.push_back(Sent { place, written, bytes: len, end });
+            self.sent.push_back(Sent { place, written, bytes, end });
             // Others have their turn.
             self.ready.rotate_left(1);
         }
@@ -576,19 +575,22 @@ impl Pusher {
 }
 
 impl Ring {
-    /// A write behind the last one, around the ring's end if need be.
-    fn write(&mut self, bytes: Bytes, written: Written) -> PushWrite {
-        let len = bytes.len();
-        let at = self.written % self.bytes;
-        let first = usize::try_from(self.bytes - at).unwrap_or(usize::MAX).min(len);
-        let mut pieces = vec![(at, bytes.slice(..first))];
-        if first < len {
-            pieces.push((0, bytes.slice(first..)));
+    /// A write of so many bytes behind the last one, around the ring's end if need be.
+    fn write(&mut self, pieces: Vec<Bytes>, bytes: u64, written: Written) -> PushWrite {
+        let mut placed = Vec::with_capacity(pieces.len() + 1);
+        for mut piece in pieces {
+            let at = self.written % self.bytes;
+            let left = usize::try_from(self.bytes - at).unwrap_or(usize::MAX);
+            self.written = self.written.wrapping_add(piece.len() as u64);
+            let rest = piece.split_off(left.min(piece.len()));
+            placed.push((at, piece));
+            if !rest.is_empty() {
+                placed.push((0, rest));
+            }
         }
-        self.written = self.written.wrapping_add(len as u64);
         self.next_order = self.next_order.wrapping_add(1);
-        let notify = (written.to_immediate(), u32::try_from(len).unwrap_or(u32::MAX));
-        PushWrite { key: self.key, pieces, notify }
+        let notify = (written.to_immediate(), u32::try_from(bytes).unwrap_or(u32::MAX));
+        PushWrite { key: self.key, pieces: placed, notify }
     }
 }
 
