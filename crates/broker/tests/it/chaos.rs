@@ -1,5 +1,6 @@
-//! Brokers of a cluster while everything goes wrong, by a seed: they are killed and stopped and come back, cut off from each other
-//! and from the store, and time passes in jumps. What was acknowledged with acks all is never lost, and copies never part.
+//! Brokers of a cluster while everything goes wrong, by a seed: they are killed, stopped, paused and come back, cut off from each
+//! other and from the store, which is late and loses answers; their clocks run apart, disks are full, and time passes in jumps.
+//! What was acknowledged with acks all is never lost, and copies never part.
 
 #![allow(clippy::disallowed_methods, reason = "seeds to run come from the environment")]
 #![allow(clippy::print_stdout, reason = "a seed that is asked for alone is shown step by step")]
@@ -8,11 +9,13 @@ use std::collections::BTreeMap;
 
 use headrace_wire::errors::ErrorCode;
 
-use super::trio::{Reading, Trio};
+use super::trio::{Reading, StoreWays, Trio};
 
 /// Seeds of a usual run; `HEADRACE_SIM_SEEDS` asks for more.
 const SEEDS: u64 = 150;
 const STEPS: u32 = 120;
+/// A clock is off by so many thousandths at most.
+const DRIFT_PERMILLE: u64 = 45;
 
 /// A small generator, so that a seed is the same everywhere.
 struct Chance(u64);
@@ -35,6 +38,11 @@ struct Counts {
     stops: u64,
     power_losses: u64,
     cuts: u64,
+    pauses: u64,
+    /// What a broker that was paused took before it looked at its clock again.
+    stale: u64,
+    lost_answers: u64,
+    full_disks: u64,
     elections: u64,
     truncated: u64,
     pushed: u64,
@@ -51,6 +59,8 @@ struct Chaos {
     chance: Chance,
     brokers: i32,
     down: Vec<i32>,
+    /// Brokers whose disks are full.
+    full: Vec<i32>,
     /// Produce requests that are not answered: broker, correlation, value.
     waiting: Vec<(i32, i32, String)>,
     /// Values that were acknowledged with acks all, by their offset.
@@ -77,7 +87,15 @@ impl Chaos {
         // Leaders hand over to first replicas while records are written.
         let interval = ("leader.imbalance.check.interval.seconds", ["2", "300"][chance.below(2) as usize]);
         let verbs = ("headrace.direct.verbs", ["false", "true"][chance.below(2) as usize]);
-        let mut trio = Trio::new(&ids, &[("replica.lag.time.max.ms", "2000"), interval, verbs]);
+        let mut trio = Trio::not_started(&ids, &[("replica.lag.time.max.ms", "2000"), interval, verbs]);
+        let drifts = chance.below(2) == 0;
+        for id in &ids {
+            if drifts {
+                let rate = 1000 - DRIFT_PERMILLE + chance.below(2 * DRIFT_PERMILLE + 1);
+                trio.set_clock(*id, rate, chance.below(1 << 20));
+            }
+            trio.start(*id);
+        }
         // All push, or one is on a host of its own, or each: those are pushed to over RDMA, or fetch.
         match chance.below(4) {
             0 => trio.apart = ids.iter().copied().collect(),
@@ -91,11 +109,14 @@ impl Chaos {
         let (first, _) = trio.folders("t");
         let most = [0, 5, 100, 1500][chance.below(4) as usize];
         trio.delays = (most > 0).then_some((seed, most));
+        let (most_ms, loss_percent) = ([3, 30, 300, 1500][chance.below(4) as usize], chance.below(11));
+        trio.ways = (chance.below(2) == 0).then_some(StoreWays { chance: seed, most_ms, loss_percent });
         Self {
             trio,
             chance,
             brokers,
             down: Vec::new(),
+            full: Vec::new(),
             waiting: Vec::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -110,7 +131,7 @@ impl Chaos {
     }
 
     fn any_up(&mut self) -> Option<i32> {
-        let ids = self.trio.ids();
+        let ids = self.trio.awake();
         let at = self.chance.below(ids.len().max(1) as u64) as usize;
         ids.get(at).copied()
     }
@@ -137,10 +158,13 @@ impl Chaos {
                     self.trio.lost.insert(id);
                 }
             }
-            82..88 => {
+            82..86 => {
                 self.trio.cut.clear();
                 self.trio.lost.clear();
             }
+            86..88 => self.pause(),
+            88..91 => self.resume(),
+            91..93 => self.fill(),
             _ => {
                 let ms = [5, 50, 500, 2000, 6000][self.chance.below(5) as usize];
                 self.trio.pass(ms);
@@ -170,12 +194,45 @@ impl Chaos {
         }
     }
 
+    fn pause(&mut self) {
+        if let Some(id) = self.any_up() {
+            self.counts.pauses += 1;
+            self.say("is paused", id);
+            self.trio.pause(id);
+        }
+    }
+
+    /// All go on that are paused. Some go by what their clocks showed before.
+    fn resume(&mut self) {
+        let awake = self.trio.awake();
+        for id in self.trio.ids().into_iter().filter(|id| !awake.contains(id)).collect::<Vec<_>>() {
+            let stale = self.chance.below(4);
+            self.counts.stale += stale;
+            self.say("goes on", id);
+            self.trio.resume(id, stale as usize);
+        }
+    }
+
+    /// A disk is full, or has room again.
+    fn fill(&mut self) {
+        match self.full.pop() {
+            Some(id) => self.trio.fill(id, false),
+            None => {
+                let Some(id) = self.any_up() else { return };
+                self.counts.full_disks += 1;
+                self.say("has a full disk", id);
+                self.trio.fill(id, true);
+                self.full.push(id);
+            }
+        }
+    }
+
     /// Sends to whoever thinks that it leads, perhaps wrongly.
     fn produce(&mut self) {
         let Some(to) = self.any_up() else { return };
         let to = if self.chance.below(3) > 0 {
             let leader = self.trio.state_on_own(to, "t").0;
-            if self.trio.ids().contains(&leader) { leader } else { to }
+            if self.trio.awake().contains(&leader) { leader } else { to }
         } else {
             to
         };
@@ -306,7 +363,12 @@ impl Chaos {
         if self.trio.ids().len() > 1 && !self.trio.lost.contains(&id) {
             self.counts.stops += 1;
             self.say("is stopped", id);
-            self.trio.stop(id);
+            if self.full.contains(&id) {
+                self.trio.fill(id, false);
+                self.full.clear();
+            }
+            // With a store that is late it may give up, as after `LEAVE_MS`.
+            self.trio.try_stop(id, 7);
             self.down.push(id);
         }
     }
@@ -316,6 +378,8 @@ impl Chaos {
             let at = self.chance.below(self.down.len() as u64) as usize;
             let id = self.down.swap_remove(at);
             self.waiting.retain(|(at, ..)| *at != id);
+            self.trio.fill(id, false);
+            self.full.retain(|full| *full != id);
             self.trio.start(id);
         }
     }
@@ -323,7 +387,7 @@ impl Chaos {
     /// At most one broker takes records in an epoch.
     fn check_leaders(&mut self) {
         let mut leaders = BTreeMap::new();
-        for id in self.trio.ids() {
+        for id in self.trio.awake() {
             if let Some(epoch) = self.trio.leads(id, "t") {
                 let other = leaders.insert(epoch, id);
                 assert_eq!(other, None, "brokers {other:?} and {id} both lead in epoch {epoch}");
@@ -336,7 +400,10 @@ impl Chaos {
     fn finish(mut self) -> Counts {
         self.trio.cut.clear();
         self.trio.lost.clear();
-        self.trio.delays = None;
+        self.trio.calm();
+        for id in std::mem::take(&mut self.full) {
+            self.trio.fill(id, false);
+        }
         while !self.down.is_empty() {
             self.start();
         }
@@ -358,6 +425,7 @@ impl Chaos {
         assert_eq!(lies, None, "no broker says what cannot be");
         self.counts.pushed = self.trio.writes;
         self.counts.over_verbs = self.trio.over_verbs;
+        self.counts.lost_answers = self.trio.lost_answers;
         let rows: BTreeMap<i64, String> = self.trio.rows(leader, "t", 0).into_iter().collect();
         for (offset, value) in self.acknowledged.iter().chain(&self.seen) {
             assert_eq!(rows.get(offset), Some(value), "offset {offset}; {troubles:?}");
@@ -396,6 +464,10 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
         sum.stops += counts.stops;
         sum.power_losses += counts.power_losses;
         sum.cuts += counts.cuts;
+        sum.pauses += counts.pauses;
+        sum.stale += counts.stale;
+        sum.lost_answers += counts.lost_answers;
+        sum.full_disks += counts.full_disks;
         sum.elections += counts.elections;
         sum.truncated += counts.truncated;
         sum.pushed += counts.pushed;
@@ -414,6 +486,10 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
             sum.stops,
             sum.power_losses,
             sum.cuts,
+            sum.pauses,
+            sum.stale,
+            sum.lost_answers,
+            sum.full_disks,
             sum.elections,
             sum.truncated,
             sum.pushed,

@@ -1,5 +1,6 @@
 //! Several brokers of one cluster: their metadata store is in memory, and so are their disks and their network.
 
+mod delays;
 mod groups;
 mod links;
 mod placing;
@@ -13,7 +14,8 @@ use headrace_broker::{
     PushAction, PushEvent, PushWrite,
 };
 use headrace_cluster::local::LocalStore;
-use headrace_cluster::{Member, MemberConfig, MemberEvent, model};
+use headrace_cluster::store::Watched;
+use headrace_cluster::{Answer, Member, MemberConfig, MemberEvent, Request as StoreRequest, model};
 use headrace_fabric::{Note, Region, SystemMemory};
 use headrace_log::{Disk, MemoryDisk};
 use headrace_wire::direct::{Pushed, WriteAck, Written};
@@ -40,6 +42,8 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
+use delays::OwnClock;
+pub(crate) use delays::StoreWays;
 pub(crate) use readers::Reading;
 
 use super::world::{
@@ -51,6 +55,8 @@ const SESSION_MS: u64 = 3000;
 /// A version of Fetch in which only leaders give out records, and one in which followers do as well.
 const READS_LEADERS: i16 = 10;
 const READS_COPIES: i16 = 12;
+/// The number of the metadata store, where brokers have theirs.
+const STORE: i32 = 0;
 /// The connection of the test's own client to each broker.
 const CLIENT: ConnId = ConnId(1);
 const SECOND: ConnId = ConnId(2);
@@ -65,6 +71,7 @@ struct Node {
     /// By the broker that it asks, and what for: the connection there.
     peers: BTreeMap<PeerConn, ConnId>,
     events: Vec<ClusterEvent>,
+    clock: OwnClock,
 }
 
 /// One thing that is under way.
@@ -77,6 +84,10 @@ enum Travelling {
     Pushed(i32, i32, LinkId, Note),
     /// What its follower says to that.
     Acknowledged(i32, i32, LinkId, Note),
+    /// A request of a broker to the store, by the broker's connection there and its number; its answer; and what a watch brings.
+    Asked(i32, u64, u64, StoreRequest),
+    Answered(i32, u64, u64, Answer),
+    Watched(i32, u64, u64, Watched),
 }
 
 impl Travelling {
@@ -86,7 +97,13 @@ impl Travelling {
             | Self::Answer(from, to, ..)
             | Self::Pushed(from, to, ..)
             | Self::Acknowledged(from, to, ..) => (*from, *to),
+            Self::Asked(from, ..) => (*from, STORE),
+            Self::Answered(to, ..) | Self::Watched(to, ..) => (STORE, *to),
         }
+    }
+
+    fn to(&self) -> i32 {
+        self.way().1
     }
 }
 
@@ -111,6 +128,11 @@ pub(crate) struct Landing {
 }
 
 impl Node {
+    /// Has the broker do something, at the time that its clock shows.
+    fn call<T>(&mut self, now: Now, what: impl FnOnce(&mut Broker<MemoryDisk>, Now) -> T) -> T {
+        what(&mut self.broker, self.clock.at(now))
+    }
+
     fn peer_of(&self, conn: ConnId) -> Option<PeerConn> {
         self.peers.iter().find(|(_, of)| **of == conn).map(|(peer, _)| *peer)
     }
@@ -154,6 +176,15 @@ pub(crate) struct Trio {
     pub(crate) closed_links: Vec<String>,
     /// How long requests between brokers, and answers, take: 0 ms, or something up to so many, by chance.
     pub(crate) delays: Option<(u64, u64)>,
+    /// How late the store is, if it is.
+    pub(crate) ways: Option<StoreWays>,
+    /// By connection, when the last of what its watch has brought arrives.
+    watched_at: HashMap<u64, u64>,
+    /// Answers of the store that were lost.
+    pub(crate) lost_answers: u64,
+    /// Brokers that are paused, and what has come for them meanwhile.
+    paused: BTreeMap<i32, Vec<Travelling>>,
+    clocks: BTreeMap<i32, OwnClock>,
     last_conn: u64,
     last_client: u64,
     /// The starts of machines, of which each has another number.
@@ -166,8 +197,17 @@ pub(crate) struct Trio {
 impl Trio {
     /// Brokers of these numbers, all of which have joined.
     pub(crate) fn new(ids: &[i32], pairs: &[(&str, &str)]) -> Self {
+        let mut trio = Self::not_started(ids, pairs);
+        for id in ids {
+            trio.start(*id);
+        }
+        trio
+    }
+
+    /// Brokers of these numbers, with empty disks.
+    pub(crate) fn not_started(ids: &[i32], pairs: &[(&str, &str)]) -> Self {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut trio = Self {
+        Self {
             store: LocalStore::new(),
             nodes: BTreeMap::new(),
             down: ids.iter().map(|id| (*id, MemoryDisk::new())).collect(),
@@ -192,17 +232,18 @@ impl Trio {
             exposed: readers::Exposed::default(),
             refused: Vec::new(),
             delays: None,
+            ways: None,
+            watched_at: HashMap::new(),
+            lost_answers: 0,
+            paused: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             last_conn: 100,
             last_client: 0,
             boots: 0,
             boot_ids: BTreeMap::new(),
             last_correlation: 0,
             frames: HashMap::new(),
-        };
-        for id in ids {
-            trio.start(*id);
         }
-        trio
     }
 
     /// Starts a broker on its disk.
@@ -210,16 +251,18 @@ impl Trio {
         let disk = self.down.remove(&id).unwrap();
         self.last_client += 1;
         let client = self.last_client;
+        let clock = self.clocks.get(&id).copied().unwrap_or(OwnClock::TRUE);
+        let now = clock.at(self.now);
         let membership = MemberConfig {
             node: id,
             cluster_id: None,
             new_cluster_id: "cluster".into(),
             session_timeout_ms: SESSION_MS,
         };
-        let mut member = Member::new(membership, self.now.mono_ms);
+        let mut member = Member::new(membership, now.mono_ms);
         while let Some((number, request)) = member.poll_request() {
             let answer = self.store.handle(self.now.mono_ms, client, number, &request).unwrap();
-            member.handle_answer(self.now.mono_ms, number, &answer);
+            member.handle_answer(now.mono_ms, number, &answer);
         }
         let event = member.poll_event();
         let Some(MemberEvent::Identified(cluster_id)) = event else { panic!("{event:?}") };
@@ -243,13 +286,14 @@ impl Trio {
             Box::new(AllowAll),
             start,
             42 + client,
-            self.now,
+            now,
         )
         .unwrap();
-        broker.handle_connect(self.now, CLIENT, "127.0.0.1:5000");
+        broker.handle_connect(now, CLIENT, "127.0.0.1:5000");
         broker.set_link_address(format!("links-{id}"));
-        broker.join(self.now);
-        self.nodes.insert(id, Node { broker, disk, client, peers: BTreeMap::new(), events: Vec::new() });
+        broker.join(now);
+        self.nodes
+            .insert(id, Node { broker, disk, client, peers: BTreeMap::new(), events: Vec::new(), clock });
         if self.pairs.iter().any(|(name, value)| name == "headrace.direct.verbs" && value == "true") {
             self.offer(id);
         }
@@ -264,6 +308,7 @@ impl Trio {
     /// A broker's process is killed. Its lease goes on.
     pub(crate) fn kill(&mut self, id: i32) {
         let node = self.nodes.remove(&id).unwrap();
+        self.paused.remove(&id);
         self.end_connections(id);
         self.end_exposed(id);
         self.down.insert(id, node.disk.after_kill());
@@ -282,28 +327,39 @@ impl Trio {
 
     /// A broker hands over what it leads, to be stopped.
     pub(crate) fn leave(&mut self, id: i32) {
-        self.nodes.get_mut(&id).unwrap().broker.leave(self.now);
+        self.nodes.get_mut(&id).unwrap().call(self.now, |broker, now| broker.leave(now));
         self.settle();
     }
 
     /// A broker is stopped: it hands over what it leads.
     pub(crate) fn stop(&mut self, id: i32) {
+        assert!(self.try_stop(id, 1));
+    }
+
+    /// The same, where it may be asked so many times what has become of what it hands over; whether it has left.
+    pub(crate) fn try_stop(&mut self, id: i32, times: u32) -> bool {
         self.leave(id);
         let mut events = self.events(id);
-        if !events.contains(&ClusterEvent::Left) {
-            // It was handing something over, and has got no answer: it asks again in a while.
-            self.pass(1500);
-            events.extend(self.events(id));
+        for _ in 0..times {
+            if !events.contains(&ClusterEvent::Left) {
+                // It was handing something over, and has got no answer: it asks again in a while.
+                self.pass(1500);
+                events.extend(self.events(id));
+            }
         }
-        assert!(events.contains(&ClusterEvent::Left));
-        self.nodes.get_mut(&id).unwrap().broker.close(self.now).unwrap();
+        let has_left = events.contains(&ClusterEvent::Left);
+        if has_left {
+            self.nodes.get_mut(&id).unwrap().call(self.now, |broker, now| broker.close(now)).unwrap();
+        }
         self.kill(id);
+        has_left
     }
 
     fn end_connections(&mut self, id: i32) {
         self.travelling.retain(|_, one| {
             let (from, to) = one.way();
-            from != id && to != id
+            // What is on its way to the store arrives there.
+            to == STORE || (from != id && to != id)
         });
         let links: Vec<_> = self.links.keys().copied().filter(|(a, b)| *a == id || *b == id).collect();
         for (leader, follower) in links {
@@ -313,7 +369,7 @@ impl Trio {
             for lane in [Lane::Fetch, Lane::Push] {
                 let peer = PeerConn { node: id, lane };
                 if node.peers.remove(&peer).is_some() && *other != id {
-                    node.broker.peer_closed(self.now, peer);
+                    node.broker.peer_closed(node.clock.at(self.now), peer);
                 }
             }
         }
@@ -352,40 +408,16 @@ impl Trio {
 
     fn step(&mut self) -> bool {
         let mut moved = false;
-        for id in self.ids() {
+        for id in self.awake() {
             moved |= self.carry_store(id);
             moved |= self.carry_out(id);
         }
         while let Some(entry) = self.travelling.first_entry()
             && entry.key().0 <= self.now.mono_ms
         {
-            let one = entry.remove();
             moved = true;
-            match one {
-                Travelling::Request(.., to, conn, bytes) => {
-                    if let Some(node) = self.nodes.get_mut(&to) {
-                        node.broker.handle_frame(self.now, conn, bytes);
-                    }
-                }
-                Travelling::Answer(from, to, conn, bytes) => {
-                    if let Some(node) = self.nodes.get_mut(&to)
-                        && let Some(peer) = node.peer_of(conn).filter(|peer| peer.node == from)
-                    {
-                        node.broker.handle_peer_frame(self.now, peer, bytes);
-                    }
-                }
-                Travelling::Pushed(leader, to, link, note) => {
-                    if self.links.get(&(leader, to)).is_some_and(|one| one.link == link) {
-                        self.nodes.get_mut(&to).unwrap().broker.handle_note(self.now, link, note);
-                    }
-                }
-                Travelling::Acknowledged(follower, to, link, note) => {
-                    if self.links.get(&(to, follower)).is_some_and(|one| one.link == link) {
-                        let node = self.nodes.get_mut(&to).unwrap();
-                        node.broker.handle_push(self.now, follower, PushEvent::Note(note));
-                    }
-                }
-            }
+            let one = entry.remove();
+            self.arrive(one);
         }
         moved
     }
@@ -406,30 +438,32 @@ impl Trio {
     fn carry_store(&mut self, id: i32) -> bool {
         let is_lost = self.lost.contains(&id);
         let Some(node) = self.nodes.get_mut(&id) else { return false };
-        let mut moved = false;
-        while let Some((number, request)) = node.broker.poll_store_request() {
+        let (client, mut moved) = (node.client, false);
+        while let Some((number, request)) =
+            self.nodes.get_mut(&id).and_then(|node| node.broker.poll_store_request())
+        {
             moved = true;
-            if !is_lost
-                && let Some(answer) = self.store.handle(self.now.mono_ms, node.client, number, &request)
-            {
-                node.broker.handle_store_answer(self.now, number, &answer);
+            if !is_lost {
+                self.ask_store(id, client, number, request);
             }
         }
-        while !is_lost && let Some((number, watched)) = self.store.poll_watch(node.client) {
+        while !is_lost && let Some((number, watched)) = self.store.poll_watch(client) {
             moved = true;
-            node.broker.handle_watched(self.now, number, &watched);
+            self.bring(id, client, number, watched);
         }
-        node.events.extend(std::iter::from_fn(|| node.broker.poll_cluster_event()));
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.events.extend(std::iter::from_fn(|| node.broker.poll_cluster_event()));
+        }
         moved
     }
 
     fn carry_out(&mut self, id: i32) -> bool {
         let mut moved = false;
         let Some(node) = self.nodes.get_mut(&id) else { return false };
-        while !self.idle.contains(&id) && node.broker.work(self.now) {}
+        while !self.idle.contains(&id) && node.broker.work(node.clock.at(self.now)) {}
         while let Some(work) = node.broker.poll_flush() {
             let synced = work.files().try_for_each(|file| node.disk.sync(file));
-            node.broker.handle_flushed(self.now, work, synced);
+            node.broker.handle_flushed(node.clock.at(self.now), work, synced);
         }
         let mut out = Vec::new();
         while let Some(response) = node.broker.poll_response() {
@@ -468,7 +502,7 @@ impl Trio {
         for node in self.nodes.values_mut() {
             if let Some(peer) = node.peer_of(conn) {
                 node.peers.remove(&peer);
-                node.broker.peer_closed(self.now, peer);
+                node.broker.peer_closed(node.clock.at(self.now), peer);
             }
         }
     }
@@ -479,14 +513,21 @@ impl Trio {
                 let to = peer.node;
                 assert_eq!(host, format!("broker-{to}"));
                 if !self.nodes.contains_key(&to) || self.is_cut(id, to) {
-                    return self.nodes.get_mut(&id).unwrap().broker.peer_closed(self.now, peer);
+                    return self
+                        .nodes
+                        .get_mut(&id)
+                        .unwrap()
+                        .call(self.now, |broker, now| broker.peer_closed(now, peer));
                 }
                 self.last_conn += 1;
                 let conn = ConnId(self.last_conn);
-                self.nodes.get_mut(&to).unwrap().broker.handle_connect(self.now, conn, "10.0.0.1:1");
+                self.nodes
+                    .get_mut(&to)
+                    .unwrap()
+                    .call(self.now, |broker, now| broker.handle_connect(now, conn, "10.0.0.1:1"));
                 let node = self.nodes.get_mut(&id).unwrap();
                 node.peers.insert(peer, conn);
-                node.broker.peer_connected(self.now, peer);
+                node.broker.peer_connected(node.clock.at(self.now), peer);
             }
             PeerAction::Send { peer, frame } => {
                 let to = peer.node;
@@ -501,7 +542,7 @@ impl Trio {
                 if let Some(conn) = self.nodes.get_mut(&id).unwrap().peers.remove(&peer)
                     && let Some(node) = self.nodes.get_mut(&peer.node)
                 {
-                    node.broker.handle_disconnect(self.now, conn);
+                    node.broker.handle_disconnect(node.clock.at(self.now), conn);
                 }
             }
         }
@@ -511,7 +552,8 @@ impl Trio {
     pub(crate) fn pass(&mut self, ms: u64) {
         let until = self.now.mono_ms + ms;
         for _ in 0..100_000 {
-            let next = self.nodes.values().filter_map(|node| node.broker.poll_timeout());
+            let awake = self.nodes.iter().filter(|(id, _)| !self.paused.contains_key(id));
+            let next = awake.filter_map(|(_, node)| Some(node.clock.when(node.broker.poll_timeout()?)));
             let arrival = self.travelling.keys().next().map(|(at, _)| *at);
             let next =
                 next.chain(self.store.next_end()).chain(arrival).min().unwrap_or(until).max(self.now.mono_ms);
@@ -520,8 +562,8 @@ impl Trio {
             self.now.wall_ms += (next - self.now.mono_ms) as i64;
             self.now.mono_ms = next;
             self.store.expire(next);
-            for node in self.nodes.values_mut() {
-                node.broker.handle_timeout(self.now);
+            for (_, node) in self.nodes.iter_mut().filter(|(id, _)| !self.paused.contains_key(id)) {
+                node.broker.handle_timeout(node.clock.at(self.now));
             }
             self.settle();
             if next >= until {
@@ -569,7 +611,10 @@ impl Trio {
         self.last_correlation += 1;
         let encoded = frame::encode_request(version, self.last_correlation, Some("test"), request).unwrap();
         let bytes = encoded.to_bytes().unwrap().slice(4..);
-        self.nodes.get_mut(&to).unwrap().broker.handle_frame(self.now, CLIENT, bytes);
+        self.nodes
+            .get_mut(&to)
+            .unwrap()
+            .call(self.now, |broker, now| broker.handle_frame(now, CLIENT, bytes));
         self.settle();
         self.last_correlation
     }
@@ -768,31 +813,37 @@ impl Trio {
 
     /// The leader, its epoch and the in-sync set of partition 0, while the client's connection is held up.
     pub(crate) fn state_on_own(&mut self, of: i32, topic: &str) -> (i32, i32, Vec<i32>) {
+        // One that has just begun may know nothing yet.
         let found = self.metadata_on_own(of, topic);
-        let partition = &found.partitions[0];
+        let Some(partition) = found.and_then(|found| found.partitions.into_iter().next()) else {
+            return (-1, -1, Vec::new());
+        };
         (partition.leader_id, partition.leader_epoch, partition.isr_nodes.clone())
     }
 
-    fn metadata_on_own(&mut self, of: i32, topic: &str) -> MetadataResponseTopic {
+    fn metadata_on_own(&mut self, of: i32, topic: &str) -> Option<MetadataResponseTopic> {
         let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
         let metadata = self.call_on_own(of, 12, &all);
-        metadata.topics.into_iter().find(|found| found.name.as_deref() == Some(topic)).unwrap()
+        metadata.topics.into_iter().find(|found| found.name.as_deref() == Some(topic))
     }
 
     /// Sends a request whose answer nobody waits for.
     fn tell<R: Request>(&mut self, to: i32, version: i16, request: &R) {
         let node = self.nodes.get_mut(&to).unwrap();
-        node.broker.handle_connect(self.now, SECOND, "127.0.0.1:5001");
+        node.broker.handle_connect(node.clock.at(self.now), SECOND, "127.0.0.1:5001");
         let encoded = frame::encode_request(version, 0, Some("test"), request).unwrap();
-        node.broker.handle_frame(self.now, SECOND, encoded.to_bytes().unwrap().slice(4..));
+        node.broker.handle_frame(node.clock.at(self.now), SECOND, encoded.to_bytes().unwrap().slice(4..));
         self.settle();
-        self.nodes.get_mut(&to).unwrap().broker.handle_disconnect(self.now, SECOND);
+        self.nodes.get_mut(&to).unwrap().call(self.now, |broker, now| broker.handle_disconnect(now, SECOND));
     }
 
     fn call_on_own<R: Request>(&mut self, to: i32, version: i16, request: &R) -> R::Response {
-        self.nodes.get_mut(&to).unwrap().broker.handle_connect(self.now, SECOND, "127.0.0.1:5001");
+        self.nodes
+            .get_mut(&to)
+            .unwrap()
+            .call(self.now, |broker, now| broker.handle_connect(now, SECOND, "127.0.0.1:5001"));
         let answer = self.call_over(SECOND, to, version, request);
-        self.nodes.get_mut(&to).unwrap().broker.handle_disconnect(self.now, SECOND);
+        self.nodes.get_mut(&to).unwrap().call(self.now, |broker, now| broker.handle_disconnect(now, SECOND));
         answer
     }
 
@@ -800,7 +851,7 @@ impl Trio {
         self.last_correlation += 1;
         let encoded = frame::encode_request(version, self.last_correlation, Some("test"), request).unwrap();
         let node = self.nodes.get_mut(&to).unwrap();
-        node.broker.handle_frame(self.now, conn, encoded.to_bytes().unwrap().slice(4..));
+        node.broker.handle_frame(node.clock.at(self.now), conn, encoded.to_bytes().unwrap().slice(4..));
         self.settle();
         let frame = self.frames.remove(&(to, self.last_correlation)).unwrap();
         frame::decode_response::<R>(version, frame).unwrap().1

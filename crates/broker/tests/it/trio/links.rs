@@ -11,7 +11,7 @@ impl Trio {
         }
         if let Some(node) = self.nodes.get_mut(&leader) {
             let event = PushEvent::Closed { why: "it has ended".into(), lasting: false };
-            node.broker.handle_push(self.now, follower, event);
+            node.broker.handle_push(node.clock.at(self.now), follower, event);
         }
     }
 
@@ -41,7 +41,10 @@ impl Trio {
         let written = Written { id: landing.id, order: landing.order };
         (landing.at, landing.order) = (landing.at + bytes.len(), landing.order + 1);
         let note = [u64::from(written.to_immediate()), bytes.len() as u64, 0, 0];
-        self.nodes.get_mut(&landing.to).unwrap().broker.handle_note(self.now, landing.link, note);
+        self.nodes
+            .get_mut(&landing.to)
+            .unwrap()
+            .call(self.now, |broker, now| broker.handle_note(now, landing.link, note));
         self.settle();
     }
 
@@ -69,14 +72,17 @@ impl Trio {
     /// A leader says something of its own over its link.
     pub(crate) fn say_as_leader(&mut self, leader: i32, follower: i32, note: Note) {
         let link = self.links[&(leader, follower)].link;
-        self.nodes.get_mut(&follower).unwrap().broker.handle_note(self.now, link, note);
+        self.nodes
+            .get_mut(&follower)
+            .unwrap()
+            .call(self.now, |broker, now| broker.handle_note(now, link, note));
         self.settle();
     }
 
     /// A follower does.
     pub(crate) fn say_as_follower(&mut self, leader: i32, follower: i32, note: Note) {
         let node = self.nodes.get_mut(&leader).unwrap();
-        node.broker.handle_push(self.now, follower, PushEvent::Note(note));
+        node.broker.handle_push(node.clock.at(self.now), follower, PushEvent::Note(note));
         self.settle();
     }
 
@@ -103,11 +109,17 @@ impl Trio {
                     } else {
                         PushEvent::Closed { why: "nobody listens".into(), lasting }
                     };
-                    self.nodes.get_mut(&id).unwrap().broker.handle_push(self.now, to, event);
+                    self.nodes
+                        .get_mut(&id)
+                        .unwrap()
+                        .call(self.now, |broker, now| broker.handle_push(now, to, event));
                 }
                 PushAction::MakeEndpoint { node: to } => {
                     let event = PushEvent::EndpointReady(Ok(b"a leader's end".to_vec()));
-                    self.nodes.get_mut(&id).unwrap().broker.handle_push(self.now, to, event);
+                    self.nodes
+                        .get_mut(&id)
+                        .unwrap()
+                        .call(self.now, |broker, now| broker.handle_push(now, to, event));
                 }
                 PushAction::Join { node: to, hello } => {
                     let link = LinkId(u64::from_be_bytes(hello[..].try_into().unwrap()));
@@ -122,7 +134,10 @@ impl Trio {
                     } else {
                         PushEvent::Closed { why: "it is not there".into(), lasting: false }
                     };
-                    self.nodes.get_mut(&id).unwrap().broker.handle_push(self.now, to, event);
+                    self.nodes
+                        .get_mut(&id)
+                        .unwrap()
+                        .call(self.now, |broker, now| broker.handle_push(now, to, event));
                 }
                 PushAction::Write { node: to, write } => self.write(id, to, &write),
                 PushAction::Close { node: to } => {
@@ -171,7 +186,7 @@ impl Trio {
                 match action {
                     LinkAction::Join { link, .. } => {
                         let node = self.nodes.get_mut(&id).unwrap();
-                        node.broker.handle_joined(self.now, link, Ok(true));
+                        node.broker.handle_joined(node.clock.at(self.now), link, Ok(true));
                         self.offer(id);
                     }
                     LinkAction::ExposeToWrite { memory, .. } => {
@@ -190,7 +205,10 @@ impl Trio {
                     let bytes = region.len() as u64;
                     one.memory.insert(key, region);
                     let event = PushEvent::Exposed { key, bytes };
-                    self.nodes.get_mut(&leader).unwrap().broker.handle_push(self.now, id, event);
+                    self.nodes
+                        .get_mut(&leader)
+                        .unwrap()
+                        .call(self.now, |broker, now| broker.handle_push(now, id, event));
                 }
                 LinkAction::Acknowledge { note, .. } => {
                     let code = WriteAck::from_note(note).error_code;

@@ -51,7 +51,7 @@ impl Trio {
         let ids = self.ids();
         let begins = format!("{topic}-0/");
         let have = ids.iter().copied().filter(|id| !self.files(*id, &begins).is_empty()).collect();
-        let metadata = self.metadata_on_own(ids[0], topic);
+        let metadata = self.metadata_on_own(ids[0], topic).unwrap();
         let mut wanted = metadata.partitions[0].replica_nodes.clone();
         wanted.sort_unstable();
         (have, wanted)

@@ -61,7 +61,10 @@ impl Trio {
         if let Entry::Vacant(free) = self.exposed.of.entry(at) {
             self.last_link += 1;
             let link = *free.insert(LinkId(self.last_link));
-            self.nodes.get_mut(&at).unwrap().broker.handle_connect(self.now, READER, "127.0.0.1:5002");
+            self.nodes
+                .get_mut(&at)
+                .unwrap()
+                .call(self.now, |broker, now| broker.handle_connect(now, READER, "127.0.0.1:5002"));
             let connect = DirectConnectRequest { fabric: "shm".into(), ..DirectConnectRequest::default() };
             let token = self.call_over(READER, at, 0, &connect).token.0;
             assert!(self.nodes.get_mut(&at).unwrap().broker.handle_link(link, token));
@@ -72,7 +75,8 @@ impl Trio {
     /// A consumer's grant to read partition 0 of a topic from an offset on.
     pub(crate) fn reader(&mut self, at: i32, topic: &str, offset: i64) -> Result<Reading, ErrorCode> {
         let link = self.reader_link(at);
-        let topic_id = self.metadata_on_own(at, topic).topic_id;
+        let unknown = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+        let topic_id = self.metadata_on_own(at, topic).ok_or(unknown)?.topic_id;
         let request = GrantFetchRequest { topic_id, partition: 0, current_leader_epoch: -1, offset };
         let granted = self.call_over(READER, at, 0, &request);
         if granted.error_code != 0 {
