@@ -13,11 +13,13 @@ import confluent_kafka.admin
 import headrace as hr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import random
+    from collections.abc import Iterable, Mapping
 
     from typing_extensions import Self
 
     from headrace._options import OptionValue
+    from tests.cluster.processes import Node
 
 TOPIC = "orders"
 
@@ -40,8 +42,27 @@ def leader(servers: str, partition: int = 0) -> int:
     return found
 
 
+def kill_leaders(
+    choice: random.Random, nodes: Mapping[int, Node], servers: str, writer: Writer, kills: int
+) -> None:
+    """Kills whoever leads a partition, and starts it again a moment later, so many times."""
+    for _ in range(kills):
+        writer.wait_for_more()
+        node = nodes[leader(servers, choice.randrange(3))]
+        node.kill()
+        writer.wait_for_each(range(3))
+        time.sleep(choice.uniform(0, 2))
+        node.start()
+        writer.wait_for_each(range(3))
+
+
 def read_all(servers: str) -> Counter[bytes]:
     """How often each value is in the topic, by a stock client."""
+    return values_of(servers, TOPIC)
+
+
+def values_of(servers: str, topic: str) -> Counter[bytes]:
+    """How often each value is in a topic, by a stock client."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": servers,
@@ -53,8 +74,8 @@ def read_all(servers: str) -> Counter[bytes]:
     )
     found: Counter[bytes] = Counter()
     try:
-        partitions = consumer.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
-        consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in partitions])
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in partitions])
         ends: set[int] = set()
         until = time.monotonic() + 120
         while len(ends) < len(partitions):
