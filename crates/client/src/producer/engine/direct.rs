@@ -24,8 +24,9 @@ use crate::events::ClientName;
 use crate::io::{LinkEvent, LinkId, LinkRequest};
 use crate::options::Datapath;
 
-/// Most memory that is wished for, for one partition, unless a batch is large: what keeps both sides busy.
-const RING_BYTES_MAX: i64 = 4 << 20;
+/// Most memory that is wished for, for one partition, unless a batch is large: what keeps both sides busy, and a core's cache
+/// holds.
+const RING_BYTES_MAX: i64 = 1 << 20;
 /// The same for large batches.
 const LARGE_RING_BYTES_MAX: i64 = 16 << 20;
 /// Memory for which many partitions are not charged more each: with twice as many, each later one wishes for half.
