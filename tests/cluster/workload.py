@@ -42,9 +42,7 @@ def leader(servers: str, partition: int = 0) -> int:
     return found
 
 
-def kill_leaders(
-    choice: random.Random, nodes: Mapping[int, Node], servers: str, writer: Writer, kills: int
-) -> None:
+def kill_leaders(choice: random.Random, nodes: Mapping[int, Node], servers: str, writer: Writer, kills: int) -> None:
     """Kills whoever leads a partition, and starts it again a moment later, so many times."""
     for _ in range(kills):
         writer.wait_for_more()
