@@ -22,6 +22,8 @@ const FETCH_VERSION: i16 = 17;
 const CLIENT_ID: &str = "headrace-replica";
 /// After a failure a leader is asked again after so long.
 const RETRY_MS: u64 = 100;
+/// A leader that may not know yet that it leads is asked again after so long, and each time after twice as long, up to that.
+const SOON_MS: u64 = 10;
 /// An answer takes so much longer than it may wait for records, at most.
 const ANSWER_MS: u64 = 30_000;
 
@@ -85,6 +87,8 @@ pub(super) struct Fetcher {
     known: BTreeMap<Place, Asked>,
     /// What is copied from the leader; the time: not before then.
     pub(super) places: BTreeMap<Place, u64>,
+    /// How often the leader has refused a copy since it was given some of it.
+    refusals: BTreeMap<Place, u32>,
 }
 
 impl Fetcher {
@@ -98,6 +102,7 @@ impl Fetcher {
             session: (0, 0),
             known: BTreeMap::new(),
             places: BTreeMap::new(),
+            refusals: BTreeMap::new(),
         }
     }
 
@@ -114,6 +119,25 @@ impl Fetcher {
     /// A partition is not asked for again before a while.
     pub(super) fn pause(&mut self, place: Place, now_ms: u64) {
         self.pause_until(place, now_ms.saturating_add(RETRY_MS));
+    }
+
+    /// The leader has another view of the cluster than this broker: it is asked again soon, and later if that goes on.
+    pub(super) fn refused(&mut self, place: Place, now_ms: u64) {
+        let times = self.refusals.entry(place).or_insert(0);
+        let wait_ms = (SOON_MS << (*times).min(8)).min(RETRY_MS);
+        *times += 1;
+        self.pause_until(place, now_ms.saturating_add(wait_ms));
+    }
+
+    /// It has answered what was asked of a partition.
+    pub(super) fn agreed(&mut self, place: Place) {
+        self.refusals.remove(&place);
+    }
+
+    /// A partition is copied from it no longer.
+    pub(super) fn forget(&mut self, place: Place) {
+        self.places.remove(&place);
+        self.refusals.remove(&place);
     }
 
     /// A partition is not asked for again before this time.
@@ -180,10 +204,14 @@ impl Fetcher {
         if asked.is_empty() {
             return None;
         }
+        // Those that are to wait a moment do not wait for records of the others.
+        let later = self.places.values().filter(|until| **until > now_ms).min();
+        let most_ms = u64::try_from(config.replica_fetch_wait_max_ms).unwrap_or(0);
+        let wait_ms = later.map_or(most_ms, |until| most_ms.min(until - now_ms));
         let is_news = |(place, one): &(&Place, &Asked)| self.known.get(place) != Some(*one);
         let mut request = FetchRequest {
             replica_state: ReplicaState { replica_id: own.0, replica_epoch: own.1 },
-            max_wait_ms: config.replica_fetch_wait_max_ms,
+            max_wait_ms: i32::try_from(wait_ms).unwrap_or(i32::MAX),
             min_bytes: 1,
             max_bytes: config.replica_fetch_response_max_bytes,
             session_id: self.session.0,
@@ -215,7 +243,6 @@ impl Fetcher {
         self.last_correlation_id = self.last_correlation_id.wrapping_add(1);
         let id = self.last_correlation_id;
         let frame = frame::encode_request(FETCH_VERSION, id, Some(CLIENT_ID), &request).ok()?;
-        let wait_ms = u64::try_from(config.replica_fetch_wait_max_ms).unwrap_or(0);
         let deadline = now_ms.saturating_add(wait_ms).saturating_add(ANSWER_MS);
         self.known.clone_from(&asked);
         self.in_flight = Some(InFlight { correlation_id: id, asked, deadline });
@@ -261,5 +288,49 @@ impl Fetcher {
             }
         }
         Ok(fetched)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_wire::messages::Message;
+    use headrace_wire::primitive::Reader;
+    use headrace_wire::uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_leader_that_refuses_is_asked_again_soon_and_then_less_often() {
+        let at = Endpoint { host: "l".to_owned(), port: 1, rack: None };
+        let mut fetcher = Fetcher::new(Registration(2, 12), at);
+        let place = (Uuid::ZERO, 0);
+        fetcher.places.insert(place, 0);
+        fetcher.opened();
+        let refused = |fetcher: &mut Fetcher| {
+            fetcher.refused(place, 1000);
+            fetcher.due(1000).unwrap() - 1000
+        };
+        assert_eq!([0; 6].map(|_| refused(&mut fetcher)), [10, 20, 40, 80, 100, 100]);
+        fetcher.agreed(place);
+        assert_eq!(refused(&mut fetcher), 10);
+        fetcher.forget(place);
+        assert_eq!((fetcher.due(1000), fetcher.refusals.len()), (None, 0));
+    }
+
+    #[test]
+    fn records_of_some_are_not_waited_for_while_another_is_to_be_asked_for() {
+        let at = Endpoint { host: "l".to_owned(), port: 1, rack: None };
+        let config = BrokerConfig::from_pairs([("log.dir", "/data")]).unwrap();
+        let wait_ms = |until| {
+            let mut fetcher = Fetcher::new(Registration(2, 12), at.clone());
+            fetcher.places = BTreeMap::from([((Uuid::ZERO, 0), 0), ((Uuid::ZERO, 1), until)]);
+            let asked = Asked { epoch: 0, end: 0, start: 0, last_epoch: -1, agrees: true };
+            let frame = fetcher.ask(Registration(1, 11), &config, 1000, |_| Some(asked)).unwrap();
+            let bytes = frame.to_bytes().unwrap().slice(4..);
+            let mut reader = Reader::new(bytes);
+            frame::decode_request_header(&mut reader).unwrap();
+            FetchRequest::decode(FETCH_VERSION, &mut reader).unwrap().max_wait_ms
+        };
+        assert_eq!((wait_ms(0), wait_ms(1010), wait_ms(9000)), (500, 10, 500));
     }
 }

@@ -219,7 +219,15 @@ impl<D: Disk> Replication<D> {
                     match context.take_over(&one, may_cut) {
                         Ok(()) => {
                             self.troubles.remove(&one.place);
+                            if let Some(fetcher) = self.fetchers.get_mut(&node) {
+                                fetcher.agreed(one.place);
+                            }
                             self.throttle(context, &one);
+                        }
+                        Err(None) => {
+                            if let Some(fetcher) = self.fetchers.get_mut(&node) {
+                                fetcher.refused(one.place, context.now.mono_ms);
+                            }
                         }
                         Err(why) => {
                             self.pause(context, one.place);

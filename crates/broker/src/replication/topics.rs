@@ -89,7 +89,7 @@ impl<D: Disk> Replication<D> {
             if let Some(fetcher) =
                 self.copied_from.remove(&place).and_then(|node| self.fetchers.get_mut(&node))
             {
-                fetcher.places.remove(&place);
+                fetcher.forget(place);
             }
         }
         self.placing.forget_topic(|place| place.0 == id);

@@ -233,7 +233,7 @@ impl<D: Disk> Replication<D> {
         if before != leader.map(|leader| leader.0)
             && let Some(fetcher) = before.and_then(|node| self.fetchers.get_mut(&node))
         {
-            fetcher.places.remove(&place);
+            fetcher.forget(place);
         }
         let at = leader.and_then(|leader| Some((leader, context.endpoint(leader.0)?)));
         let Some((leader, at)) = at else {
