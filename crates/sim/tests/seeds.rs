@@ -1,21 +1,21 @@
 //! Many seeds, of producers alone, with consumers, with share consumers, and through memory: as many as a time allows.
-//! `HEADRACE_SIM_SECONDS` sets the time for each cast, or `HEADRACE_SIM_SEEDS` how many seeds; `HEADRACE_SIM_FIRST` says where they
-//! begin; `HEADRACE_SIM_SEED` replays one and tells its story.
+//! [`runner`] says which settings there are; `HEADRACE_SIM_SECONDS` and `HEADRACE_SIM_SEEDS` are for each cast, and
+//! `HEADRACE_SIM_SEED` tells the story of one.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::disallowed_methods, reason = "a test takes its settings from the environment")]
 #![allow(clippy::print_stdout, reason = "a failure tells its story")]
 
+mod runner;
+
 use std::panic::catch_unwind;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use headrace_sim::{Cast, Outcome};
+use runner::{Usual, run_seeds};
 
-/// For each cast, where nothing else is asked for.
-const SECONDS: u64 = 15;
-/// So many seeds run however long they take: with fewer, some fault might be in none of them.
+/// So many seeds run however long they take.
 const SEEDS_MIN: u64 = 1000;
+/// For each cast, where nothing else is asked for.
+const USUAL: Usual = Usual { seconds: 15, seeds_min: SEEDS_MIN };
 
 /// Every so many seeds one is simulated twice, and must do the same: else its failures cannot be replayed. Mostly it is the
 /// order of a hash map that shows, which each table of each run has anew.
@@ -24,20 +24,9 @@ const AGAIN_EVERY: u64 = 4;
 /// Lines of the story that a failure among many seeds prints.
 const STORY_LINES_MAX: usize = 400;
 
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no whole number: {text}")))
-}
-
 /// Why a seed fails, if it does.
 fn failure(cast: Cast, seed: u64) -> Result<Outcome, String> {
-    catch_unwind(|| headrace_sim::run(cast, seed)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        Err(format!(
-            "panic: {}",
-            said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
-        ))
-    })
+    catch_unwind(|| headrace_sim::run(cast, seed)).unwrap_or_else(|panic| Err(runner::said(&*panic)))
 }
 
 /// The same of a seed that is simulated twice, which must come to the same.
@@ -59,55 +48,29 @@ fn tell(cast: Cast, seed: u64, lines_max: usize) {
 
 /// Runs all seeds. What the counts of all outcomes come to; none may be 0, or nothing was tested.
 fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize)>) {
-    if let Some(seed) = setting("HEADRACE_SIM_SEED") {
+    if let Some(seed) = runner::replayed() {
         tell(cast, seed, usize::MAX);
         failure_again(cast, seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         return;
     }
-    let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
-    let count = setting("HEADRACE_SIM_SEEDS");
-    let least = first + count.unwrap_or(SEEDS_MIN);
-    let until = Instant::now() + Duration::from_secs(setting("HEADRACE_SIM_SECONDS").unwrap_or(SECONDS));
-    let (next, ran) = (AtomicU64::new(first), AtomicU64::new(0));
-    let (failed, sums) = (Mutex::new(Vec::new()), Mutex::new(counts(&Outcome::default())));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= least && (count.is_some() || Instant::now() >= until) {
-                        return;
-                    }
-                    ran.fetch_add(1, Ordering::Relaxed);
-                    let run = if seed % AGAIN_EVERY == 0 { failure_again } else { failure };
-                    match run(cast, seed) {
-                        Ok(outcome) => {
-                            for (sum, (_, count)) in sums.lock().unwrap().iter_mut().zip(counts(&outcome)) {
-                                sum.1 += count;
-                            }
-                        }
-                        Err(why) => failed.lock().unwrap().push((seed, why)),
-                    }
-                }
-            });
+    let run = |seed: u64| {
+        let run = if seed % AGAIN_EVERY == 0 { failure_again } else { failure };
+        run(cast, seed).map(|outcome| counts(&outcome))
+    };
+    let add = |sums: &mut Vec<(&'static str, usize)>, one: Vec<(&'static str, usize)>| {
+        for (sum, (_, count)) in sums.iter_mut().zip(one) {
+            sum.1 += count;
         }
-    });
-    let seeds = ran.into_inner();
-    let mut failed = failed.into_inner().unwrap();
-    failed.sort();
-    if let Some((seed, _)) = failed.first() {
+    };
+    let ran = run_seeds(USUAL, counts(&Outcome::default()), run, add);
+    if let Some((seed, _)) = ran.failed.first() {
         tell(cast, *seed, STORY_LINES_MAX);
-        let lines: Vec<String> = failed.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
-        panic!(
-            "{} of {} seeds fail. Replay one with HEADRACE_SIM_SEED={seed} cargo test -p headrace-sim {test}\n{}",
-            failed.len(),
-            seeds,
-            lines.join("\n")
-        );
+        println!("Each of these is a seed of cargo test -p headrace-sim {test}");
     }
+    let (seeds, first) = (ran.seeds, ran.first);
+    let sums = ran.held();
     println!("{seeds} seeds from {first} on");
-    for (what, count) in sums.into_inner().unwrap() {
+    for (what, count) in sums {
         println!("{what}: {count}");
         // A few seeds may well have none.
         assert!(count > 0 || seeds < SEEDS_MIN, "no {what} in any seed: nothing was tested");

@@ -56,7 +56,7 @@ impl<D: Disk> Broker<D> {
             let value = NodeValue { host: at.host, port: at.port, rack: at.rack, intact_since };
             match self.context.store.seen() {
                 Some(seen) if !self.context.config.headrace_metadata_accept_restored => {
-                    cluster.member.remember(seen)
+                    cluster.member.remember(seen);
                 }
                 _ => self.context.store.forget_seen(),
             }

@@ -14,6 +14,7 @@ mod chaos;
 mod connections;
 mod damage;
 mod direct;
+mod fences;
 mod fetching;
 mod full_disk;
 mod groups;
@@ -26,6 +27,8 @@ mod reads;
 mod reassign;
 mod replicas;
 mod restart;
+#[path = "../../../sim/tests/runner/mod.rs"]
+mod runner;
 mod shared;
 mod trio;
 mod turns;

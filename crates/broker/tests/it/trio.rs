@@ -3,14 +3,17 @@
 mod delays;
 mod groups;
 mod links;
+mod lives;
+mod paused;
 mod placing;
+mod probes;
 mod readers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 use headrace_broker::{
-    AllowAll, Broker, ClusterEvent, ClusterStart, ConnId, Lane, LinkAction, LinkId, PeerAction, PeerConn,
+    AllowAll, Broker, ClusterEvent, ClusterStart, ConnId, LinkAction, LinkId, PeerAction, PeerConn,
     PushAction, PushEvent, PushWrite,
 };
 use headrace_cluster::local::LocalStore;
@@ -36,14 +39,16 @@ use headrace_wire::messages::offset_commit_request::{
 use headrace_wire::messages::offset_fetch_request::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use headrace_wire::messages::{
     CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeConfigsRequest, DirectConnectRequest, FetchResponse, FindCoordinatorRequest, GrantProduceRequest,
-    IncrementalAlterConfigsRequest, JoinGroupRequest, MetadataRequest, MetadataResponse, OffsetCommitRequest,
-    OffsetFetchRequest, ProduceRequest, ProduceResponse, Request,
+    DescribeConfigsRequest, DirectConnectRequest, FetchRequest, FetchResponse, FindCoordinatorRequest,
+    GrantProduceRequest, IncrementalAlterConfigsRequest, JoinGroupRequest, MetadataRequest, MetadataResponse,
+    OffsetCommitRequest, OffsetFetchRequest, ProduceRequest, ProduceResponse, Request,
 };
 use headrace_wire::time::Now;
 
 use delays::OwnClock;
 pub(crate) use delays::StoreWays;
+use paused::Paused;
+pub(crate) use paused::Source;
 pub(crate) use readers::Reading;
 
 use super::world::{
@@ -57,11 +62,15 @@ const READS_LEADERS: i16 = 10;
 const READS_COPIES: i16 = 12;
 /// The number of the metadata store, where brokers have theirs.
 const STORE: i32 = 0;
+/// That of the test's own clients.
+const CLIENTS: i32 = -1;
 /// The connection of the test's own client to each broker.
 const CLIENT: ConnId = ConnId(1);
 const SECOND: ConnId = ConnId(2);
 /// That of its consumers that read through memory.
 const READER: ConnId = ConnId(3);
+/// Brokers' connections to each other have larger numbers.
+const LAST_CLIENT: ConnId = ConnId(100);
 
 struct Node {
     broker: Broker<MemoryDisk>,
@@ -72,6 +81,8 @@ struct Node {
     peers: BTreeMap<PeerConn, ConnId>,
     events: Vec<ClusterEvent>,
     clock: OwnClock,
+    /// The test's own connections to it, besides the first.
+    clients: BTreeSet<ConnId>,
 }
 
 /// One thing that is under way.
@@ -84,6 +95,14 @@ enum Travelling {
     Pushed(i32, i32, LinkId, Note),
     /// What its follower says to that.
     Acknowledged(i32, i32, LinkId, Note),
+    /// A request of the test's own client.
+    Client(i32, ConnId, Bytes),
+    /// Who has asked over a connection has ended it; who was asked has.
+    Hangup(i32, i32, ConnId),
+    Closed(i32, i32, ConnId),
+    /// Something has happened to the link of a leader to a follower, as the leader sees it; it has ended, as the follower does.
+    Pushing(i32, i32, PushEvent),
+    Unlinked(i32, i32, LinkId),
     /// A request of a broker to the store, by the broker's connection there and its number; its answer; and what a watch brings.
     Asked(i32, u64, u64, StoreRequest),
     Answered(i32, u64, u64, Answer),
@@ -96,7 +115,12 @@ impl Travelling {
             Self::Request(from, to, ..)
             | Self::Answer(from, to, ..)
             | Self::Pushed(from, to, ..)
-            | Self::Acknowledged(from, to, ..) => (*from, *to),
+            | Self::Acknowledged(from, to, ..)
+            | Self::Hangup(from, to, ..)
+            | Self::Closed(from, to, ..)
+            | Self::Unlinked(from, to, ..) => (*from, *to),
+            Self::Client(to, ..) => (CLIENTS, *to),
+            Self::Pushing(leader, follower, ..) => (*follower, *leader),
             Self::Asked(from, ..) => (*from, STORE),
             Self::Answered(to, ..) | Self::Watched(to, ..) => (STORE, *to),
         }
@@ -182,8 +206,14 @@ pub(crate) struct Trio {
     watched_at: HashMap<u64, u64>,
     /// Answers of the store that were lost.
     pub(crate) lost_answers: u64,
-    /// Brokers that are paused, and what has come for them meanwhile.
-    paused: BTreeMap<i32, Vec<Travelling>>,
+    /// From and to whom: nothing arrives before that time.
+    pub(crate) slow: BTreeMap<(i32, i32), u64>,
+    /// Brokers to which watches bring nothing before that time.
+    pub(crate) late: BTreeMap<i32, u64>,
+    /// When the store has changed last.
+    pub(crate) changed_ms: u64,
+    /// Brokers that are paused.
+    paused: BTreeMap<i32, Paused>,
     clocks: BTreeMap<i32, OwnClock>,
     last_conn: u64,
     last_client: u64,
@@ -235,143 +265,17 @@ impl Trio {
             ways: None,
             watched_at: HashMap::new(),
             lost_answers: 0,
+            slow: BTreeMap::new(),
+            late: BTreeMap::new(),
+            changed_ms: 0,
             paused: BTreeMap::new(),
             clocks: BTreeMap::new(),
-            last_conn: 100,
+            last_conn: LAST_CLIENT.0,
             last_client: 0,
             boots: 0,
             boot_ids: BTreeMap::new(),
             last_correlation: 0,
             frames: HashMap::new(),
-        }
-    }
-
-    /// Starts a broker on its disk.
-    pub(crate) fn start(&mut self, id: i32) {
-        let disk = self.down.remove(&id).unwrap();
-        self.last_client += 1;
-        let client = self.last_client;
-        let clock = self.clocks.get(&id).copied().unwrap_or(OwnClock::TRUE);
-        let now = clock.at(self.now);
-        let membership = MemberConfig {
-            node: id,
-            cluster_id: None,
-            new_cluster_id: "cluster".into(),
-            session_timeout_ms: SESSION_MS,
-        };
-        let mut member = Member::new(membership, now.mono_ms);
-        while let Some((number, request)) = member.poll_request() {
-            let answer = self.store.handle(self.now.mono_ms, client, number, &request).unwrap();
-            member.handle_answer(now.mono_ms, number, &answer);
-        }
-        let event = member.poll_event();
-        let Some(MemberEvent::Identified(cluster_id)) = event else { panic!("{event:?}") };
-        let number = id.to_string();
-        let host = format!("broker-{id}");
-        let rack = format!("rack-{id}");
-        let own = [
-            ("node.id", number.as_str()),
-            ("cluster.id", &cluster_id),
-            ("advertised.host", &host),
-            ("broker.rack", &rack),
-        ];
-        let pairs: Vec<_> = self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let config = config(&[&own[..], &pairs[..]].concat());
-        let start =
-            ClusterStart { member, boot_id: self.boot_ids.get(&id).copied().unwrap_or(0).to_string() };
-        let (mut broker, _) = Broker::open_in_cluster(
-            disk.clone(),
-            Box::new(SystemMemory),
-            config,
-            Box::new(AllowAll),
-            start,
-            42 + client,
-            now,
-        )
-        .unwrap();
-        broker.handle_connect(now, CLIENT, "127.0.0.1:5000");
-        broker.set_link_address(format!("links-{id}"));
-        broker.join(now);
-        self.nodes
-            .insert(id, Node { broker, disk, client, peers: BTreeMap::new(), events: Vec::new(), clock });
-        if self.pairs.iter().any(|(name, value)| name == "headrace.direct.verbs" && value == "true") {
-            self.offer(id);
-        }
-        self.settle();
-    }
-
-    /// Brokers that are started from now on have this setting.
-    pub(crate) fn set(&mut self, name: &str, value: &str) {
-        self.pairs.push((name.to_owned(), value.to_owned()));
-    }
-
-    /// A broker's process is killed. Its lease goes on.
-    pub(crate) fn kill(&mut self, id: i32) {
-        let node = self.nodes.remove(&id).unwrap();
-        self.paused.remove(&id);
-        self.end_connections(id);
-        self.end_exposed(id);
-        self.down.insert(id, node.disk.after_kill());
-        drop(node);
-        self.settle();
-    }
-
-    /// A broker's machine loses power: what was not synced is gone.
-    pub(crate) fn lose_power(&mut self, id: i32) {
-        self.kill(id);
-        let disk = self.down.remove(&id).unwrap();
-        self.down.insert(id, disk.after_power_loss(|_, _, _| 0));
-        self.boots += 1;
-        self.boot_ids.insert(id, self.boots);
-    }
-
-    /// A broker hands over what it leads, to be stopped.
-    pub(crate) fn leave(&mut self, id: i32) {
-        self.nodes.get_mut(&id).unwrap().call(self.now, |broker, now| broker.leave(now));
-        self.settle();
-    }
-
-    /// A broker is stopped: it hands over what it leads.
-    pub(crate) fn stop(&mut self, id: i32) {
-        assert!(self.try_stop(id, 1));
-    }
-
-    /// The same, where it may be asked so many times what has become of what it hands over; whether it has left.
-    pub(crate) fn try_stop(&mut self, id: i32, times: u32) -> bool {
-        self.leave(id);
-        let mut events = self.events(id);
-        for _ in 0..times {
-            if !events.contains(&ClusterEvent::Left) {
-                // It was handing something over, and has got no answer: it asks again in a while.
-                self.pass(1500);
-                events.extend(self.events(id));
-            }
-        }
-        let has_left = events.contains(&ClusterEvent::Left);
-        if has_left {
-            self.nodes.get_mut(&id).unwrap().call(self.now, |broker, now| broker.close(now)).unwrap();
-        }
-        self.kill(id);
-        has_left
-    }
-
-    fn end_connections(&mut self, id: i32) {
-        self.travelling.retain(|_, one| {
-            let (from, to) = one.way();
-            // What is on its way to the store arrives there.
-            to == STORE || (from != id && to != id)
-        });
-        let links: Vec<_> = self.links.keys().copied().filter(|(a, b)| *a == id || *b == id).collect();
-        for (leader, follower) in links {
-            self.end_link(leader, follower);
-        }
-        for (other, node) in &mut self.nodes {
-            for lane in [Lane::Fetch, Lane::Push] {
-                let peer = PeerConn { node: id, lane };
-                if node.peers.remove(&peer).is_some() && *other != id {
-                    node.broker.peer_closed(node.clock.at(self.now), peer);
-                }
-            }
         }
     }
 
@@ -429,7 +333,8 @@ impl Trio {
             if (*chance >> 61) < 4 { 0 } else { (*chance >> 33) % *most }
         });
         let before = self.arrivals.get(&way).copied().unwrap_or(0);
-        let at = (self.now.mono_ms + delay).max(before);
+        let slow = self.slow.get(&what.way()).copied().unwrap_or(0);
+        let at = (self.now.mono_ms + delay).max(before).max(slow);
         self.arrivals.insert(way, at);
         self.sent += 1;
         self.travelling.insert((at, self.sent), what);
@@ -477,16 +382,7 @@ impl Trio {
             self.close_peer(conn);
         }
         for (conn, bytes) in out {
-            let asked = self.nodes.iter().find(|(_, node)| node.peer_of(conn).is_some());
-            match asked.map(|(other, _)| *other) {
-                Some(other) if self.is_cut(id, other) => {}
-                Some(other) => self.dispatch(conn.0, Travelling::Answer(id, other, conn, bytes)),
-                None if [CLIENT, SECOND, READER].contains(&conn) => {
-                    let correlation = frame::peek_correlation_id(&bytes).unwrap();
-                    self.frames.insert((id, correlation), bytes);
-                }
-                None => {}
-            }
+            self.route(id, conn, bytes);
         }
         moved |= !actions.is_empty();
         for action in actions {
@@ -495,6 +391,20 @@ impl Trio {
         moved |= self.carry_pushes(id);
         moved |= self.carry_links(id);
         moved
+    }
+
+    /// A broker's answer is on its way.
+    fn route(&mut self, id: i32, conn: ConnId, bytes: Bytes) {
+        let asked = self.nodes.iter().find(|(_, node)| node.peer_of(conn).is_some());
+        match asked.map(|(other, _)| *other) {
+            Some(other) if self.is_cut(id, other) => {}
+            Some(other) => self.dispatch(conn.0, Travelling::Answer(id, other, conn, bytes)),
+            None if conn <= LAST_CLIENT => {
+                let correlation = frame::peek_correlation_id(&bytes).unwrap();
+                self.frames.insert((id, correlation), bytes);
+            }
+            None => {}
+        }
     }
 
     /// A connection of one broker to another was closed by that one.
@@ -539,10 +449,8 @@ impl Trio {
                 }
             }
             PeerAction::Close { peer } => {
-                if let Some(conn) = self.nodes.get_mut(&id).unwrap().peers.remove(&peer)
-                    && let Some(node) = self.nodes.get_mut(&peer.node)
-                {
-                    node.broker.handle_disconnect(node.clock.at(self.now), conn);
+                if let Some(conn) = self.nodes.get_mut(&id).unwrap().peers.remove(&peer) {
+                    self.dispatch(conn.0, Travelling::Hangup(id, peer.node, conn));
                 }
             }
         }
@@ -552,25 +460,30 @@ impl Trio {
     pub(crate) fn pass(&mut self, ms: u64) {
         let until = self.now.mono_ms + ms;
         for _ in 0..100_000 {
-            let awake = self.nodes.iter().filter(|(id, _)| !self.paused.contains_key(id));
-            let next = awake.filter_map(|(_, node)| Some(node.clock.when(node.broker.poll_timeout()?)));
-            let arrival = self.travelling.keys().next().map(|(at, _)| *at);
-            let next =
-                next.chain(self.store.next_end()).chain(arrival).min().unwrap_or(until).max(self.now.mono_ms);
-            // Deadlines of now were seen to.
-            let next = next.max(self.now.mono_ms + 1).min(until);
-            self.now.wall_ms += (next - self.now.mono_ms) as i64;
-            self.now.mono_ms = next;
-            self.store.expire(next);
-            for (_, node) in self.nodes.iter_mut().filter(|(id, _)| !self.paused.contains_key(id)) {
-                node.broker.handle_timeout(node.clock.at(self.now));
-            }
-            self.settle();
-            if next >= until {
+            if self.pass_some(until) {
                 return;
             }
         }
         panic!("the deadlines do not move on");
+    }
+
+    /// Lets time pass to the next deadline; whether it has come so far.
+    pub(crate) fn pass_some(&mut self, until: u64) -> bool {
+        let awake = self.nodes.iter().filter(|(id, _)| !self.paused.contains_key(id));
+        let next = awake.filter_map(|(_, node)| Some(node.clock.when(node.broker.poll_timeout()?)));
+        let arrival = self.travelling.keys().next().map(|(at, _)| *at);
+        let next =
+            next.chain(self.store.next_end()).chain(arrival).min().unwrap_or(until).max(self.now.mono_ms);
+        // Deadlines of now were seen to.
+        let next = next.max(self.now.mono_ms + 1).min(until);
+        self.now.wall_ms += (next - self.now.mono_ms) as i64;
+        self.now.mono_ms = next;
+        self.expire();
+        for (_, node) in self.nodes.iter_mut().filter(|(id, _)| !self.paused.contains_key(id)) {
+            node.broker.handle_timeout(node.clock.at(self.now));
+        }
+        self.settle();
+        next >= until
     }
 
     /// In how many milliseconds a broker has something to do.
@@ -589,21 +502,6 @@ impl Trio {
     pub(crate) fn restore(&mut self, backup: &[u8]) {
         assert!(self.nodes.is_empty());
         self.store = LocalStore::load(backup).unwrap();
-    }
-
-    /// The first partition that there is, as the store has it.
-    pub(crate) fn partition(&self) -> String {
-        let pair = self.store.pairs().find(|pair| pair.key.starts_with("partitions/")).unwrap();
-        String::from_utf8_lossy(&pair.value).into_owned()
-    }
-
-    /// Who is in sync in that partition, and under which registration.
-    pub(crate) fn in_sync(&self) -> BTreeMap<i32, i64> {
-        let pair = self.store.pairs().find(|pair| pair.key.starts_with("partitions/")).unwrap();
-        match model::decode(&pair.key, &pair.value) {
-            Ok((_, model::Value::Partition(value))) => value.isr.iter().map(|one| (one.0, one.1)).collect(),
-            other => panic!("{other:?}"),
-        }
     }
 
     /// Sends a request to a broker; its correlation id.

@@ -5,5 +5,7 @@
 
 mod etcd;
 mod joining;
+#[path = "../../../sim/tests/runner/mod.rs"]
+mod runner;
 mod seeds;
 mod world;

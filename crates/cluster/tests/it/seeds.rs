@@ -1,22 +1,10 @@
-//! Many seeds. `HEADRACE_SIM_SECONDS` sets the time, or `HEADRACE_SIM_SEEDS` how many; `HEADRACE_SIM_FIRST` says where they
-//! begin; `HEADRACE_SIM_SEED` replays one.
+//! Many seeds, by [`runner`](super::runner).
 
-use std::panic::catch_unwind;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
+use super::runner::{self, Usual, run_seeds};
 use super::world::{Outcome, World};
 
 /// Where nothing else is asked for.
-const SECONDS: u64 = 10;
-/// So many seeds run however long they take: with fewer, some fault might be in none of them.
-const SEEDS_MIN: u64 = 100;
-
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no whole number: {text}")))
-}
+const USUAL: Usual = Usual { seconds: 10, seeds_min: 100 };
 
 fn run(seed: u64) -> Outcome {
     let mut world = World::new(seed);
@@ -46,40 +34,13 @@ fn add(sum: &mut Outcome, one: &Outcome) {
 /// No two brokers act as leader of a partition, whatever fails, and all lead again when nothing does.
 #[test]
 fn one_leader_at_a_time() {
-    if let Some(seed) = setting("HEADRACE_SIM_SEED") {
+    if let Some(seed) = runner::replayed() {
         println!("{:?}", run(seed));
         return;
     }
-    let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
-    let count = setting("HEADRACE_SIM_SEEDS");
-    let least = first + count.unwrap_or(SEEDS_MIN);
-    let until = Instant::now() + Duration::from_secs(setting("HEADRACE_SIM_SECONDS").unwrap_or(SECONDS));
-    let (next, sum) = (AtomicU64::new(first), Mutex::new(Outcome::default()));
-    let failed = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= least && (count.is_some() || Instant::now() >= until) {
-                        return;
-                    }
-                    match catch_unwind(|| run(seed)) {
-                        Ok(outcome) => add(&mut sum.lock().unwrap(), &outcome),
-                        Err(_) => failed.lock().unwrap().push(seed),
-                    }
-                }
-            });
-        }
-    });
-    let (sum, failed) = (sum.into_inner().unwrap(), failed.into_inner().unwrap());
-    println!("{} seeds: {sum:?}", next.into_inner() - first);
-    assert!(
-        failed.is_empty(),
-        "{} seeds fail. Replay one with HEADRACE_SIM_SEED={}",
-        failed.len(),
-        failed[0]
-    );
+    let ran = run_seeds(USUAL, Outcome::default(), |seed| Ok(run(seed)), |sum, one| add(sum, &one));
+    println!("{} seeds from {} on: {:?}", ran.seeds, ran.first, ran.sum);
+    let sum = ran.held();
     let counts = [
         sum.elections,
         sum.transfers,

@@ -1,5 +1,4 @@
-//! What makes brokers late: clocks that run apart, processes that are paused, and a metadata store whose answers and watches
-//! take their time.
+//! What makes brokers late: clocks that run apart, and a metadata store whose answers and watches take their time.
 
 use super::*;
 
@@ -69,42 +68,47 @@ impl Trio {
         self.clocks.insert(id, OwnClock { rate, start, stale: None });
     }
 
-    /// Brokers that are up, and not paused.
-    pub(crate) fn awake(&self) -> Vec<i32> {
-        self.ids().into_iter().filter(|id| !self.paused.contains_key(id)).collect()
-    }
-
-    /// A broker's process is stopped where it stands: it has just looked at its clock.
-    pub(crate) fn pause(&mut self, id: i32) {
-        let node = self.nodes.get_mut(&id).unwrap();
-        node.clock.stale = Some(node.clock.at(self.now));
-        self.paused.insert(id, Vec::new());
-    }
-
-    /// It goes on. Of what has come meanwhile it takes so much before it looks at its clock again, and says what comes of that.
-    pub(crate) fn resume(&mut self, id: i32, before_looking: usize) {
-        let mut held = self.paused.remove(&id).unwrap();
-        let rest = held.split_off(before_looking.min(held.len()));
-        for one in held {
-            self.arrive(one);
-            self.carry_store(id);
-            self.carry_out(id);
-        }
-        let node = self.nodes.get_mut(&id).unwrap();
-        node.clock.stale = None;
-        node.broker.handle_timeout(node.clock.at(self.now));
-        for one in rest {
-            self.arrive(one);
-        }
-        self.settle();
-    }
-
-    /// Nothing is late from now on.
+    /// Nothing is late from now on. Who is paused goes on.
     pub(crate) fn calm(&mut self) {
-        self.delays = None;
-        self.ways = None;
+        (self.delays, self.ways) = (None, None);
+        self.slow.clear();
+        self.late.clear();
         for id in self.paused.keys().copied().collect::<Vec<_>>() {
-            self.resume(id, 0);
+            self.resume(id, 0, |_| {});
+        }
+    }
+
+    /// The store forgets what has changed: watches that begin earlier have to read anew.
+    pub(crate) fn compact_store(&mut self) {
+        self.store.compact(self.store.revision());
+    }
+
+    /// The store is restarted: leases have their whole time again, and watches end.
+    pub(crate) fn restart_store(&mut self) {
+        self.store.renew(self.now.mono_ms);
+        for id in self.ids() {
+            let client = self.nodes[&id].client;
+            if let Some(watch) = self.store.disconnect(client) {
+                self.bring(id, client, watch, Watched::Ended("the store has gone".into()));
+            }
+        }
+    }
+
+    /// A broker's watch brings nothing any more, and does not say so.
+    pub(crate) fn silence_watch(&mut self, id: i32) {
+        self.store.disconnect(self.nodes[&id].client);
+    }
+
+    /// Ends leases whose time is over.
+    pub(super) fn expire(&mut self) {
+        let before = self.store.revision();
+        self.store.expire(self.now.mono_ms);
+        self.note_change(before);
+    }
+
+    fn note_change(&mut self, before: i64) {
+        if self.store.revision() != before {
+            self.changed_ms = self.now.mono_ms;
         }
     }
 
@@ -118,7 +122,10 @@ impl Trio {
 
     /// The store does it, and its answer is on its way.
     pub(super) fn answer_store(&mut self, id: i32, client: u64, number: u64, request: &StoreRequest) {
-        let Some(answer) = self.store.handle(self.now.mono_ms, client, number, request) else { return };
+        let before = self.store.revision();
+        let answer = self.store.handle(self.now.mono_ms, client, number, request);
+        self.note_change(before);
+        let Some(answer) = answer else { return };
         let is_lost = self.ways.as_mut().map(StoreWays::loses);
         match is_lost {
             None => self.arrive(Travelling::Answered(id, client, number, answer)),
@@ -130,12 +137,13 @@ impl Trio {
     /// What a watch has brought is on its way: none of it is lost, and its order stays.
     pub(super) fn bring(&mut self, id: i32, client: u64, number: u64, watched: Watched) {
         let what = Travelling::Watched(id, client, number, watched);
-        if self.ways.is_none() && !self.watched_at.contains_key(&client) {
+        let late = self.late.get(&id).copied().unwrap_or(0);
+        if self.ways.is_none() && late <= self.now.mono_ms && !self.watched_at.contains_key(&client) {
             return self.arrive(what);
         }
         let delay = self.ways.as_mut().map_or(0, StoreWays::delay);
         let last = self.watched_at.entry(client).or_default();
-        *last = (self.now.mono_ms + delay).max(*last);
+        *last = (self.now.mono_ms + delay).max(late).max(*last);
         let at = *last;
         self.sent += 1;
         self.travelling.insert((at, self.sent), what);
@@ -149,13 +157,40 @@ impl Trio {
 
     /// Something has arrived. Whoever is paused takes it later.
     pub(super) fn arrive(&mut self, what: Travelling) {
-        if let Some(held) = self.paused.get_mut(&what.to()) {
-            return held.push(what);
+        if let Some(paused) = self.paused.get_mut(&what.to()) {
+            return paused.held.push(what);
         }
         match what {
             Travelling::Request(_, to, conn, bytes) => {
                 if let Some(node) = self.nodes.get_mut(&to) {
                     node.broker.handle_frame(node.clock.at(self.now), conn, bytes);
+                }
+            }
+            Travelling::Client(to, conn, bytes) => {
+                let node = self.nodes.get_mut(&to).unwrap();
+                node.broker.handle_frame(node.clock.at(self.now), conn, bytes);
+            }
+            Travelling::Hangup(_, to, conn) => {
+                if let Some(node) = self.nodes.get_mut(&to) {
+                    node.broker.handle_disconnect(node.clock.at(self.now), conn);
+                }
+            }
+            Travelling::Closed(_, to, conn) => {
+                if let Some(node) = self.nodes.get_mut(&to)
+                    && let Some(peer) = node.peer_of(conn)
+                {
+                    node.peers.remove(&peer);
+                    node.broker.peer_closed(node.clock.at(self.now), peer);
+                }
+            }
+            Travelling::Pushing(leader, follower, event) => {
+                if let Some(node) = self.nodes.get_mut(&leader) {
+                    node.broker.handle_push(node.clock.at(self.now), follower, event);
+                }
+            }
+            Travelling::Unlinked(_, to, link) => {
+                if let Some(node) = self.nodes.get_mut(&to) {
+                    node.broker.handle_unlinked(link);
                 }
             }
             Travelling::Answer(from, to, conn, bytes) => {

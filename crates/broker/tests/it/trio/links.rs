@@ -6,12 +6,12 @@ impl Trio {
     /// A link ends, and both sides see it.
     pub(super) fn end_link(&mut self, leader: i32, follower: i32) {
         let Some(ended) = self.links.remove(&(leader, follower)) else { return };
-        if let Some(node) = self.nodes.get_mut(&follower) {
-            node.broker.handle_unlinked(ended.link);
+        if self.nodes.contains_key(&follower) {
+            self.arrive(Travelling::Unlinked(leader, follower, ended.link));
         }
-        if let Some(node) = self.nodes.get_mut(&leader) {
+        if self.nodes.contains_key(&leader) {
             let event = PushEvent::Closed { why: "it has ended".into(), lasting: false };
-            node.broker.handle_push(node.clock.at(self.now), follower, event);
+            self.arrive(Travelling::Pushing(leader, follower, event));
         }
     }
 
@@ -99,6 +99,7 @@ impl Trio {
                     let link = LinkId(self.last_link);
                     let stands = !lasting
                         && !self.is_cut(id, to)
+                        && !self.paused.contains_key(&to)
                         && self.nodes.get_mut(&to).is_some_and(|node| node.broker.handle_link(link, token));
                     let event = if stands {
                         self.links.insert(
@@ -123,7 +124,7 @@ impl Trio {
                 }
                 PushAction::Join { node: to, hello } => {
                     let link = LinkId(u64::from_be_bytes(hello[..].try_into().unwrap()));
-                    let stands = !self.is_cut(id, to) && self.nodes.contains_key(&to);
+                    let stands = !self.is_cut(id, to) && self.awake().contains(&to);
                     let event = if stands {
                         self.links.insert(
                             (id, to),
@@ -142,9 +143,9 @@ impl Trio {
                 PushAction::Write { node: to, write } => self.write(id, to, &write),
                 PushAction::Close { node: to } => {
                     if let Some(ended) = self.links.remove(&(id, to))
-                        && let Some(node) = self.nodes.get_mut(&to)
+                        && self.nodes.contains_key(&to)
                     {
-                        node.broker.handle_unlinked(ended.link);
+                        self.arrive(Travelling::Unlinked(id, to, ended.link));
                     }
                 }
             }
@@ -205,10 +206,7 @@ impl Trio {
                     let bytes = region.len() as u64;
                     one.memory.insert(key, region);
                     let event = PushEvent::Exposed { key, bytes };
-                    self.nodes
-                        .get_mut(&leader)
-                        .unwrap()
-                        .call(self.now, |broker, now| broker.handle_push(now, id, event));
+                    self.arrive(Travelling::Pushing(leader, id, event));
                 }
                 LinkAction::Acknowledge { note, .. } => {
                     let code = WriteAck::from_note(note).error_code;
