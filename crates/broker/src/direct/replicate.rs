@@ -23,8 +23,9 @@ use crate::context::call::{Call, Outcome};
 use crate::replication::role::Role;
 use crate::store::Place;
 
-/// Bytes of a leader's ring, if so much is left: a core's cache holds them.
-const RING_BYTES: u64 = 1 << 20;
+/// Bytes of a leader's ring, if so much is left. The largest batch that a topic takes by default fits, and a core's cache
+/// holds them.
+const RING_BYTES: u64 = 2 << 20;
 /// The least that a ring has.
 const RING_BYTES_MIN: u64 = 64 << 10;
 /// Writes that a leader may have under way: more than fit into a burst, and fewer than a ring of notes has room for.
