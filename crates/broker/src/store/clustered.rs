@@ -21,8 +21,8 @@ const PRODUCER_ID_BITS: u32 = 24;
 /// The most broker epochs whose ids there are.
 const BROKER_EPOCHS_MAX: i64 = i64::MAX >> PRODUCER_ID_BITS;
 
-/// Changes in the metadata store that come within so long are written down together.
-const SEEN_MS: u64 = 500;
+/// Changes in the metadata store that come within so long are written down together: the file names all topics.
+const SEEN_MS: u64 = 5000;
 
 impl<D: Disk> Store<D> {
     /// Takes note of the start of the machine, and of whether the logs are as they were when the broker stopped: it was

@@ -437,7 +437,8 @@ impl Chaos {
                 return;
             }
         }
-        if self.trio.ids().len() == self.brokers as usize {
+        // What it has asked for may leave it alone in the set, done after it has lost its records.
+        if self.trio.ids().len() == self.brokers as usize && !self.trio.is_asking(id) {
             self.counts.power_losses += 1;
             self.say(format_args!("broker {id} loses power"));
             self.powerless = Some((id, in_sync_as));

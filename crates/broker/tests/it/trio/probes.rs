@@ -94,4 +94,15 @@ impl Trio {
     pub(crate) fn end(&self, id: i32, topic: &str) -> usize {
         decode(Some(&Bytes::from(self.bytes(id, topic, 0)).into())).len()
     }
+
+    /// Whether a change that a broker has asked for is on its way to the store.
+    pub(crate) fn is_asking(&self, id: i32) -> bool {
+        let is_its = |one: &Travelling| match one {
+            Travelling::Asked(from, _, _, request) => {
+                *from == id && matches!(request, StoreRequest::Commit { .. })
+            }
+            _ => false,
+        };
+        self.travelling.values().any(is_its)
+    }
 }
