@@ -54,7 +54,7 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
         return;
     }
     let run = |seed: u64| {
-        let run = if seed % AGAIN_EVERY == 0 { failure_again } else { failure };
+        let run = if seed.is_multiple_of(AGAIN_EVERY) { failure_again } else { failure };
         run(cast, seed).map(|outcome| counts(&outcome))
     };
     let add = |sums: &mut Vec<(&'static str, usize)>, one: Vec<(&'static str, usize)>| {
