@@ -181,7 +181,7 @@ def test_what_a_brokers_settings_never_allow_is_an_error_that_names_them(setting
 )
 def test_what_is_used_up_for_now_goes_over_tcp_until_it_is_there(setting, value, memory):
     # One ring of the size that a producer wishes for, and less than the smallest beside it.
-    config = {setting: value or (4 << 20) + 60_000, "num.partitions": 1}
+    config = {setting: value or (1 << 20) + 60_000, "num.partitions": 1}
     with hr.Broker.start(config=config) as broker:
         servers = broker.bootstrap_servers
         with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as late:
@@ -228,7 +228,7 @@ def test_a_consumer_that_finds_no_grant_is_told_or_goes_over_tcp():
 def test_a_broker_without_memory_to_lend_takes_all_over_tcp(tmp_path):
     def little():
         # Memory to lend is a file without a name.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (768 << 10, 768 << 10))
 
     with BrokerProcess(tmp_path / "data", before=little) as process:
         servers = process.bootstrap_servers
