@@ -61,7 +61,7 @@ bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connec
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/python -m benches.run $(ARGS)
 
 .PHONY: soak
-soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of load, kills and restarts; HEADRACE_SOAK_SECONDS=300
+soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/librdkafka/test-runner ## minutes of load, kills and restarts; HEADRACE_SOAK_SECONDS=300
 	@HEADRACE_SIM_FIRST=$${HEADRACE_SIM_FIRST:-$$(date +%s)000000} HEADRACE_SIM_SEEDS=$${HEADRACE_SIM_SEEDS:-200000} \
 	  cargo test --locked --quiet -p headrace-sim -p headrace-cluster
 	@HEADRACE_DAMAGES=$${HEADRACE_DAMAGES:-100000} cargo test --locked --quiet -p headrace-broker --test it damage
@@ -179,3 +179,7 @@ guest: $(STAMPS)/venv
 $(DEPS)/librdkafka/rdkafka_performance: benches/peers/librdkafka/Cargo.toml benches/peers/librdkafka/build.sh
 	$(call say,librdkafka's performance tool from source)
 	@benches/peers/librdkafka/build.sh $(CURDIR)/$(@D)
+
+$(DEPS)/librdkafka/test-runner: $(DEPS)/librdkafka/rdkafka_performance tests/stock/build_librdkafka_tests.sh
+	$(call say,librdkafka's own tests)
+	@tests/stock/build_librdkafka_tests.sh $(CURDIR)/$(@D)

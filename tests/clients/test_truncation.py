@@ -109,7 +109,7 @@ def test_rows_that_an_unclean_leader_lacks_are_read_again_from_where_the_logs_pa
 def test_a_reader_is_served_by_the_replica_in_its_rack_and_by_the_leader_without_it(nodes, topic):
     nodes.create_topic(topic, [[1, 3]], {"min.insync.replicas": "1"})
     write(nodes, topic, [f"a-{offset}" for offset in range(50)])
-    with hr.Consumer(nodes.bootstrap_servers, client_rack="rack3", auto_offset_reset="earliest") as consumer:
+    with hr.Consumer(nodes.bootstrap_servers, client_rack="RACK3", auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         assert read(consumer, 50) == named("a", 0, 50)
         write(nodes, topic, [f"a-{offset}" for offset in range(50, 100)])

@@ -33,12 +33,17 @@ class HeadraceNodes(Nodes):
     """A running cluster of so many brokers beside an etcd; a context manager that kills them.
 
     It is set as `ApacheNodes` is: each broker has a rack of its own, and readers are sent to the copy in theirs.
+
+    Args:
+        folder: for their data and logs.
+        count: how many.
+        **overrides: brokers' settings, with underscores.
     """
 
     nodes: Sequence[HeadraceNode]
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self._folder, self._count = folder, count
+    def __init__(self, folder: Path, count: int, **overrides: str) -> None:
+        self._folder, self._count, self._overrides = folder, count, overrides
         self._started = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -47,10 +52,11 @@ class HeadraceNodes(Nodes):
             settings = {
                 "replica.lag.time.max.ms": "2000",
                 "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+                **{name.replace("_", "."): value for name, value in self._overrides.items()},
             }
             self.nodes = [
                 HeadraceNode(
-                    self._folder, f"etcd://{store.client}", number, settings | {"broker.rack": f"rack{number}"}
+                    self._folder, f"etcd://{store.client}", number, settings | {"broker.rack": f"RACK{number}"}
                 )
                 for number in range(1, self._count + 1)
             ]

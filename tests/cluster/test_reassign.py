@@ -31,6 +31,11 @@ def replicas(servers: str, topic: str = TOPIC) -> list[list[int]]:
         return [one.replicas for one in admin.describe_topics([topic])[topic].partitions]
 
 
+def leaders(servers: str, topic: str) -> list[int]:
+    with hr.Admin(servers) as admin:
+        return [one.leader for one in admin.describe_topics([topic])[topic].partitions]
+
+
 def settled(servers: str) -> None:
     """Waits until nothing is moved any more."""
     until = time.monotonic() + 60
@@ -142,7 +147,12 @@ def test_an_apache_kafka_moves_partitions_for_us():
         nodes.create_topic(topic, [[1, 2], [2, 3]], {})
         admin.alter_partition_reassignments({(topic, 0): wanted[0], (topic, 1): wanted[1]})
         settled(servers)
+        # Its brokers learn of it one after another.
+        until = time.monotonic() + 30
+        while replicas(servers, topic) != wanted and time.monotonic() < until:
+            time.sleep(0.1)
         assert replicas(servers, topic) == wanted
         admin.elect_leaders([(topic, 0), (topic, 1)])
-        found = admin.describe_topics([topic])[topic].partitions
-        assert [one.leader for one in found] == [3, 1]
+        while leaders(servers, topic) != [3, 1] and time.monotonic() < until:
+            time.sleep(0.1)
+        assert leaders(servers, topic) == [3, 1]

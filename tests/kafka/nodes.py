@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 120
 # replicas everywhere, coordinators survive the others.
 SETTINGS = """
 node.id={number}
-broker.rack=rack{number}
+broker.rack=RACK{number}
 replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 replica.lag.time.max.ms=2000
 broker.session.timeout.ms=3000
