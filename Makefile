@@ -75,12 +75,13 @@ fmt: need-demo $(STAMPS)/test ## format Rust and Python
 	@$(BIN)/ruff check --quiet --fix-only && $(BIN)/ruff format
 
 .PHONY: generate
-generate: need-demo ## write what is generated from tables in the source: error classes, pages of options, settings, errors and the lab's fields
+generate: need-demo $(STAMPS)/native-for-tests ## write what is generated from tables in the source: error classes, pages of options, settings, errors, commands and the lab's fields
 	@cargo run --quiet --locked -p headrace-wire --example errors_python > python/headrace/_error_table.py
 	@cargo run --quiet --locked -p headrace-wire --example errors_python page > docs/errors.md
 	@cargo run --quiet --locked -p headrace-client --example options_page > docs/options.md
 	@cargo run --quiet --locked -p headrace-broker --example settings_page > docs/broker.md
 	@PYTHONPATH=python $(PYTHON) -m headrace.lab.fields docs/lab.md
+	@$(BIN)/python -m headrace.cli._page > docs/cli.md
 
 .PHONY: clean
 clean: ## remove what was built and fetched (.venv, .deps, target)

@@ -54,3 +54,10 @@ def test_the_first_snippet_of_readme():
     snippet = snippets()[0]
     out = run("-c", f"{snippet}\nprint(batch.num_rows, orders['value'].to_pylist())")
     assert out == "3 [b'first', b'second', b'third']\n"
+
+
+@pytest.mark.slow
+def test_the_snippet_of_readme_with_several_brokers():
+    [snippet] = [one for one in snippets() if "nodes=3" in one]
+    out = run("-c", f"import headrace as hr\n{snippet}\n    print(sorted(cluster.nodes))")
+    assert out == "[2, 3]\n"

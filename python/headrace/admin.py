@@ -104,6 +104,16 @@ class GroupListing:
 
 
 @dataclass(frozen=True)
+class OffsetAndMetadata:
+    """What a group has committed for a partition."""
+
+    offset: int
+    """The offset of the next record to read."""
+    metadata: str = ""
+    """A text of whoever committed it."""
+
+
+@dataclass(frozen=True)
 class OffsetInfo:
     """The result of looking up an offset."""
 
@@ -227,11 +237,16 @@ class Admin:
 
     def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
         """A group's committed offsets, by partition."""
-        return {TopicPartition(*tp): offset for tp, offset in self._native.group_offsets(group_id)}
+        return {tp: found.offset for tp, found in self.group_offsets_and_metadata(group_id).items()}
 
-    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def group_offsets_and_metadata(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As `group_offsets`, with the texts that were committed beside them."""
+        return {TopicPartition(*tp): OffsetAndMetadata(*found) for tp, found in self._native.group_offsets(group_id)}
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]) -> None:
         """Sets a group's committed offsets. The group must have no members."""
-        self._native.alter_group_offsets(group_id, [((tp[0], tp[1]), o) for tp, o in offsets.items()])
+        given = [(tp, o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o)) for tp, o in offsets.items()]
+        self._native.alter_group_offsets(group_id, [((tp[0], tp[1]), (o.offset, o.metadata)) for tp, o in given])
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes groups with their offsets. They must have no members."""

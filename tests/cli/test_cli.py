@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,9 @@ from pyarrow import parquet
 import headrace as hr
 from headrace.cli import COMMANDS, main
 from headrace.cli._common import printable, table
+from headrace.cli._page import page
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
@@ -75,21 +79,21 @@ def test_a_demo_without_its_packages_says_what_to_install(package, capsys, monke
 
 @pytest.mark.slow
 def test_a_topic_from_its_making_to_its_end(run, topic):
-    assert run("topic", "create", topic, "--partitions", 2).startswith(f"created {topic} with 2 partition(s)")
-    assert topic in run("topic", "list").split()
+    assert run("topics", "create", topic, "--partitions", 2).startswith(f"created {topic} with 2 partition(s)")
+    assert topic in run("topics", "list").split()
     assert run("produce", topic, stdin="one\ntwo\nthree\n") == ""
-    described = run("topic", "describe", topic).splitlines()
+    described = run("topics", "describe", topic).splitlines()
     assert described[0].split() == ["TOPIC", "PARTITION", "LEADER", "EPOCH", "EARLIEST", "LATEST"]
     assert sum(int(line.split()[-1]) for line in described[1:]) == 3
     lines = run("consume", topic, "--from", "earliest", "--until-end").splitlines()
     assert sorted(lines) == ["one", "three", "two"]
-    assert topic in run("topic", "delete", topic)
-    assert topic in run("topic", "describe", topic, status=1)
+    assert topic in run("topics", "delete", topic)
+    assert topic in run("topics", "describe", topic, status=1)
 
 
 @pytest.mark.slow
 def test_keys_json_and_groups(run, topic):
-    run("topic", "create", topic)
+    run("topics", "create", topic)
     run("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nc\n")
     first_two = ("--from", "earliest", "--max", 2, "-X", "fetch.max.bytes=100000", "-X", "request_timeout_ms=9000")
     assert run("consume", topic, *first_two, "--format", "key-value") == "a\t1\nb\t2\n"
@@ -99,27 +103,27 @@ def test_keys_json_and_groups(run, topic):
     ]
     assert [(row["key"], row["value"], row["offset"]) for row in rows] == [("a", "1", 0), ("b", "2", 1), (None, "c", 2)]
     run("consume", topic, "--from", "earliest", "--group", f"g-{topic}", "--max", 2)
-    assert f"g-{topic}" in run("group", "list")
-    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "2", "3", "1"]
-    run("group", "reset", f"g-{topic}", topic)
-    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
+    assert f"g-{topic}" in run("groups", "list")
+    assert run("groups", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "2", "3", "1"]
+    run("groups", "reset", f"g-{topic}", topic)
+    assert run("groups", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
     run("consume", topic, "--group", f"g-{topic}", "--until-end")
-    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
-    assert run("group", "reset", f"g-{topic}", topic, "--to", 0) == f"set 1 offset(s) of g-{topic}\n"
-    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
+    assert run("groups", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
+    assert run("groups", "reset", f"g-{topic}", topic, "--to", 0) == f"set 1 offset(s) of g-{topic}\n"
+    assert run("groups", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
     run("consume", topic, "--group", f"g-{topic}", "--until-end", "-X", "enable.auto.commit=false")
-    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
+    assert run("groups", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
     # No record is that young.
-    run("group", "reset", f"g-{topic}", topic, "--to", 32503680000000)
-    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
-    run("group", "delete", f"g-{topic}")
+    run("groups", "reset", f"g-{topic}", topic, "--to", 32503680000000)
+    assert run("groups", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
+    run("groups", "delete", f"g-{topic}")
 
 
 @pytest.mark.slow
 def test_files_in_and_out(run, topic, tmp_path):
     source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
     parquet.write_table(pa.table({"value": ["x", "y"], "key": ["1", "2"]}), source)
-    run("topic", "create", topic)
+    run("topics", "create", topic)
     run("produce", topic, "--file", source)
     run("consume", topic, "--from", "earliest", "--until-end", "--output", target)
     table = parquet.read_table(target)
@@ -179,7 +183,7 @@ def rows_of(servers, topic):
 def test_what_consume_writes_produce_takes_back(run, embedded_broker, topic, tmp_path, ending):
     servers, copy, path = embedded_broker.bootstrap_servers, f"{topic}-copy", tmp_path / f"records{ending}"
     for name in (topic, copy):
-        run("topic", "create", name, "--partitions", 3)
+        run("topics", "create", name, "--partitions", 3)
     with hr.Producer(servers) as producer:
         for value, key, partition, timestamp, headers in awkward(200):
             producer.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
@@ -191,13 +195,13 @@ def test_what_consume_writes_produce_takes_back(run, embedded_broker, topic, tmp
 
 @pytest.mark.slow
 def test_printed_json_is_a_file_as_well(run, embedded_broker, topic, tmp_path):
-    run("topic", "create", topic)
+    run("topics", "create", topic)
     with hr.Producer(embedded_broker.bootstrap_servers) as producer:
         for value, key, _, timestamp, headers in awkward(30):
             producer.send(topic, value, key=key, timestamp=timestamp, headers=headers)
     path = tmp_path / "printed.jsonl"
     path.write_text(run("consume", topic, "--from", "earliest", "--until-end", "--format", "json"))
-    run("topic", "create", f"{topic}-copy")
+    run("topics", "create", f"{topic}-copy")
     run("produce", f"{topic}-copy", "--file", path)
     servers = embedded_broker.bootstrap_servers
     assert rows_of(servers, f"{topic}-copy") == rows_of(servers, topic)
@@ -217,7 +221,7 @@ def test_a_topic_is_copied_by_a_read(embedded_broker, topic):
 
 @pytest.mark.slow
 def test_numbers_and_objects_in_files_are_texts(run, topic, tmp_path):
-    run("topic", "create", topic)
+    run("topics", "create", topic)
     (tmp_path / "rows.csv").write_text("key,value,timestamp\n1,007,1700000000000\n,2.50,2023-11-14T22:13:21+00:00\n")
     run("produce", topic, "--file", tmp_path / "rows.csv")
     (tmp_path / "rows.json").write_text('{"key": 5, "value": {"a": [1, null]}}\n\n{"key": "k", "value": 1.5}\n')
@@ -270,7 +274,7 @@ def test_lines_go_out_as_they_come(embedded_broker, topic):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_whole_file(run, embedded_broker, topic, tmp_path, ending, number):
     servers, path = embedded_broker.bootstrap_servers, tmp_path / f"out{ending}"
-    run("topic", "create", topic)
+    run("topics", "create", topic)
     run("produce", topic, stdin="one\ntwo\n")
     command = [sys.executable, "-m", "headrace.cli", "consume", topic, "--from", "earliest", "--group", topic]
     command += ["--output", path, "-b", servers, "-X", "auto.commit.interval.ms=10"]
@@ -282,17 +286,17 @@ def test_a_signal_leaves_a_whole_file(run, embedded_broker, topic, tmp_path, end
         process.send_signal(number)
         assert process.wait(30) == 128 + number
         assert process.stderr.read() == f"2 records written to {path}\n"
-    run("topic", "create", f"{topic}-copy")
+    run("topics", "create", f"{topic}-copy")
     run("produce", f"{topic}-copy", "--file", path)
     assert [row["value"] for row in rows_of(servers, f"{topic}-copy")] == [b"one", b"two"]
 
 
 def test_a_group_that_is_not_there_is_an_error(run):
-    assert run("group", "describe", "nope", status=1) == "headrace group: there is no group 'nope'\n"
+    assert run("groups", "describe", "nope", status=1) == "headrace groups: there is no group 'nope'\n"
 
 
 def test_errors_are_one_line(run, topic):
-    assert run("topic", "describe", "no-such-topic", status=1).count("\n") == 1
+    assert run("topics", "describe", "no-such-topic", status=1).count("\n") == 1
     assert run("produce", topic, "--file", "/no/such.csv", status=1) == (
         "headrace produce: --file /no/such.csv: there is no such file\n"
     )
@@ -303,14 +307,112 @@ def test_no_name_is_obeyed_by_the_terminal(run):
     """Names come from peers and files: a terminal obeys the control characters in them."""
     assert printable("a\x1b[31m\x9b1m\r\u202eb\n\tc é") == "a\\x1b[31m\\x9b1m\\r\\u202eb\n\\tc é"
     assert table(("NAME",), [("a\x1b[2Jb",)]) == "NAME\na\\x1b[2Jb\n"
-    message = run("topic", "create", "a\x1b]0;owned\x07b", status=1)
+    message = run("topics", "create", "a\x1b]0;owned\x07b", status=1)
     assert message.removesuffix("\n").isprintable(), message
 
 
 def test_an_unreachable_cluster_is_named():
-    command = [sys.executable, "-m", "headrace.cli", "topic", "list", "-b", "127.0.0.1:1"]
+    command = [sys.executable, "-m", "headrace.cli", "topics", "list", "-b", "127.0.0.1:1"]
     command += ["-X", "default.api.timeout.ms=500"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_without_a_verb_lists(run, topic):
+    run("topics", "create", topic, "--partitions", 2)
+    assert topic in run("topics").split()
+    assert topic in json.loads(run("topics", "--json"))
+    assert run("groups").splitlines()[0].split() == ["GROUP", "TYPE", "STATE"]
+    [first, second] = json.loads(run("topics", "describe", topic, "--json"))
+    assert (first["topic"], first["partition"], first["latest"], second["partition"]) == (topic, 0, 0, 1)
+
+
+@pytest.mark.slow
+def test_lag_of_groups(run, topic):
+    run("topics", "create", topic, "--partitions", 2)
+    run("groups", "reset", f"g-{topic}", topic)
+    run("produce", topic, stdin="one\ntwo\nthree\n")
+    [found] = json.loads(run("lag", f"g-{topic}", "--json"))
+    assert found == {"group": f"g-{topic}", "topic": topic, "partitions": 2, "behind": found["behind"], "lag": 3}
+    assert [f"g-{topic}", topic, "2"] in [line.split()[:3] for line in run("lag").splitlines()]
+    each = json.loads(run("lag", f"g-{topic}", "--partitions", "--json"))
+    assert sum(one["lag"] for one in each) == 3
+    run("lag", f"g-{topic}", "--max", 3)
+    run("lag", f"g-{topic}", "--max", 2, status=1)
+    assert run("lag", "nobody", status=1) == "headrace lag: there is no group 'nobody'\n"
+    # Its offsets may stay, without a topic that they belong to.
+    run("topics", "delete", topic)
+    run("lag")
+
+
+@pytest.mark.slow
+def test_top_has_rates(run, topic, embedded_broker):
+    run("topics", "create", topic, "--partitions", 2)
+    run("groups", "reset", f"g-{topic}", topic)
+    command = [sys.executable, "-m", "headrace.cli", "top", "--once", "--json", "--interval", "3", "--rows", "1000"]
+    command += ["-b", embedded_broker.bootstrap_servers]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        hr.Producer(embedded_broker.bootstrap_servers) as producer,
+    ):
+        sent = 0
+        while process.poll() is None:
+            producer.send(topic, b"x").result(10)
+            sent += 1
+            time.sleep(0.05)
+        found = json.load(process.stdout)
+    assert process.returncode == 0
+    [of_topic] = [row for row in found["topics"] if row["topic"] == topic]
+    assert of_topic["partitions"] == 2
+    assert 0 < of_topic["offsets"] <= sent
+    assert of_topic["written_per_s"] > 0
+    [of_group] = [row for row in found["groups"] if row["group"] == f"g-{topic}"]
+    assert (of_group["topic"], of_group["read_per_s"]) == (topic, 0.0)
+    assert of_group["lag"] > 0
+    assert "--json needs --once" in run("top", "--json", status=1)
+
+
+@pytest.mark.slow
+def test_doctor_says_what_is_there(run, tmp_path, monkeypatch):
+    found = {each["what"]: each for each in json.loads(run("doctor", "--json"))}
+    assert version("headrace") in found["headrace"]["found"]
+    assert found["pyarrow"]["found"] == pa.__version__
+    assert {found[what]["state"] for what in ("headrace", "native module", "pyarrow", "broker")} == {"ok"}
+    assert found["share groups"]["state"] == "-"
+    command = [sys.executable, "-m", "headrace.cli", "doctor", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=500"]
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0
+    assert "pyspark needs Java 17" in said.stdout
+    assert "headrace broker --data-dir ./data starts one" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("headrace pro", {"produce"}),
+        ("headrace topics de", {"delete", "describe"}),
+        ("headrace -b x topics create t --par", {"--partitions"}),
+        ("headrace copy a b --rows", {"--rows-per-file"}),
+    ],
+)
+def test_bash_completes(capsys, words, completed):
+    assert main(["completion", "bash"]) == 0
+    asked = f"{capsys.readouterr().out}\nCOMP_WORDS=({words})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_headrace\n"
+    asked += 'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=30, check=True)
+    assert set(done.stdout.split()) == completed
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_know_all_commands(capsys, shell):
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+    assert "--partitions" in text or "-l partitions" in text
+
+
+def test_the_page_of_commands_is_fresh():
+    assert (ROOT / "docs" / "cli.md").read_text() == page(), "make generate"

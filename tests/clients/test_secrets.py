@@ -133,7 +133,7 @@ def test_user_info_among_the_servers_is_told_where_it_belongs():
 
 
 @pytest.mark.parametrize(
-    "command", [["topic", "list"], ["consume", "t"], ["produce", "t"], ["group", "list"], ["demo"]], ids=" ".join
+    "command", [["topics", "list"], ["consume", "t"], ["produce", "t"], ["groups", "list"], ["demo"]], ids=" ".join
 )
 def test_the_command_line_shows_no_password_among_the_servers(command, capfd):
     option = "--bootstrap"
@@ -194,7 +194,7 @@ def test_the_command_line_shows_no_secret(name, capfd):
         [f"--{name}={SECRET}"],
         [f"--{name}", SECRET],
     ):
-        for command in (["topic", "list"], ["consume", "t", "--until-end"]):
+        for command in (["topics", "list"], ["consume", "t", "--until-end"]):
             arguments = [*command, "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=1", *given]
             with contextlib.suppress(SystemExit):
                 main(arguments)

@@ -306,7 +306,8 @@ def test_a_schema_that_spark_has_no_type_for_is_named(spark, broker, topic):
 
 def test_batches_are_cut_where_a_call_has_enough():
     """Through the columns of a task, without Spark: rows that stand for much come in parts."""
-    from headrace.spark.columns import columns_of, plain  # noqa: PLC0415  (it imports Spark's types)
+    from headrace.spark.columns import plain  # noqa: PLC0415  (it imports Spark's types)
+    from headrace.values.from_options import columns_of  # noqa: PLC0415  (as above)
 
     fields = {"type": "struct", "fields": [
         {"name": f"f{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(1000)]}  # fmt: skip

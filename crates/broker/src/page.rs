@@ -27,7 +27,7 @@ pub fn page() -> String {
     );
     page.push_str(
         "\n## Topics\n\n\
-         For `NewTopic(name, config={\"retention.ms\": \"60000\"})` and `headrace topic create NAME -c \
+         For `NewTopic(name, config={\"retention.ms\": \"60000\"})` and `headrace topics create NAME -c \
          retention.ms=60000`.\n\n",
     );
     page += &table(

@@ -25,6 +25,8 @@ type PyNewTopic = (String, i32, i16, Vec<(String, String)>);
 type PyOffset = (Tp, (i64, i64, i32));
 /// partition; first offset that is not done with, records that are not done with
 type PyShareOffset = (Tp, (i64, Option<i64>));
+/// offset, and the text that was committed with it
+type OffsetAndMetadata = (i64, String);
 /// replicas, the new ones among them, and those that go
 type PyReassignment = (Vec<i32>, Vec<i32>, Vec<i32>);
 /// name, value
@@ -121,27 +123,28 @@ impl Admin {
         })
     }
 
-    fn group_offsets(&self, py: Python<'_>, group_id: String) -> PyResult<Vec<(Tp, i64)>> {
+    fn group_offsets(&self, py: Python<'_>, group_id: String) -> PyResult<Vec<(Tp, OffsetAndMetadata)>> {
         let request = AdminRequest::GroupOffsets { group: group_id, partitions: None };
         self.ask(py, "fetching a group's offsets", request, |outcome| match outcome {
-            AdminOutcome::GroupOffsets(found) => {
-                all(found.into_iter().map(|(tp, commit)| Ok((pair(&tp), commit?.offset))))
-            }
+            AdminOutcome::GroupOffsets(found) => all(found.into_iter().map(|(tp, commit)| {
+                let commit = commit?;
+                Ok((pair(&tp), (commit.offset, commit.metadata)))
+            })),
             _ => Err(mismatch()),
         })
     }
 
-    fn alter_group_offsets(&self, py: Python<'_>, group_id: String, offsets: Vec<(Tp, i64)>) -> PyResult<()> {
-        if let Some(((topic, partition), offset)) = offsets.iter().find(|(_, offset)| *offset < 0) {
+    fn alter_group_offsets(
+        &self,
+        py: Python<'_>,
+        group_id: String,
+        offsets: Vec<(Tp, OffsetAndMetadata)>,
+    ) -> PyResult<()> {
+        if let Some(((topic, partition), (offset, _))) = offsets.iter().find(|(_, (offset, _))| *offset < 0) {
             let why = format!("cannot commit offset {offset} for {topic}-{partition}: it is negative");
             return Err(errors::to_py(py, &Error::Usage(why)));
         }
-        let commit = |(tp, offset)| CommitOffset {
-            partition: name(tp),
-            offset,
-            leader_epoch: -1,
-            metadata: String::new(),
-        };
+        let commit = |(tp, (offset, metadata))| CommitOffset { partition: name(tp), offset, leader_epoch: -1, metadata };
         let offsets = offsets.into_iter().map(commit).collect();
         let request = AdminRequest::AlterGroupOffsets { group: group_id, offsets };
         self.ask(py, "setting a group's offsets", request, partitions_done)

@@ -15,21 +15,30 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "broker": "run a broker in the foreground",
-    "topic": "list, create, describe and delete topics",
+    "topics": "list topics; create, describe and delete them",
     "produce": "send lines, or rows of a Parquet, CSV or JSON file",
     "consume": "print records, or write them to a Parquet, CSV or JSON file",
-    "group": "list consumer groups, show their lag, reset their offsets",
+    "copy": "copy a topic to Parquet files, another topic or cluster, and go on where it stopped",
+    "groups": "list consumer groups; show and reset their offsets, delete them",
+    "lag": "show how far consumer groups are behind, once or again and again",
+    "top": "watch which topics are written to and which groups read, and how fast",
     "cluster": "show brokers, who leads, and which copies are behind",
     "lab": "run a workload from a file with several clients, and measure it",
+    "doctor": "say what this machine and a broker can do, and what to change",
+    "completion": "print what makes a shell complete commands and options",
     "demo": "watch real traffic measurements flow through the broker and PySpark into a picture",
 }
+
+LISTING: Final = ("topics", "groups")
+"""Commands that list where no verb is given."""
 
 _EXAMPLES: Final = """\
 examples:
   headrace broker --data-dir ./data --port 9092
-  headrace topic create orders --partitions 4
+  headrace topics create orders --partitions 4
   echo '{"id": 1}' | headrace produce orders
   headrace consume orders --from earliest --max 10
+  headrace copy orders parquet:orders/
   headrace demo
 
 Every command but `broker` and `demo` talks to --bootstrap (default localhost:9092, or $HEADRACE_BOOTSTRAP);
@@ -42,20 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Help of all commands needs all parsers, but running one needs only its own.
     chosen = next((a for a in arguments if not a.startswith("-")), None)
-    parser = argparse.ArgumentParser(
-        prog="headrace",
-        description="Kafka for Arrow and PySpark: broker, topics, records.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(
-            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        if name == chosen:
-            import_module(f"headrace.cli.{name}").configure(command)
+    if chosen in LISTING:
+        behind = arguments.index(chosen) + 1
+        following = arguments[behind] if behind < len(arguments) else "-"
+        if following.startswith("-") and following not in {"-h", "--help"}:
+            arguments.insert(behind, "list")
+    parser = command_line(chosen)
     options, rest = parser.parse_known_args(arguments)
     if rest:
         # Not what was given: it may be a password that stands apart from its option.
@@ -70,6 +71,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     return _run(options)
+
+
+def command_line(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser, with the options of one command; ``*`` is all of them."""
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description="Kafka for Arrow and PySpark: broker, topics, records.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if chosen in {name, "*"}:
+            import_module(f"headrace.cli.{name}").configure(command)
+    return parser
 
 
 class Terminated(BaseException):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from typing import TYPE_CHECKING
+import sys
+import time
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from headrace.errors import KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+SECONDS_MAX: Final = 86_400.0
 
 
 def client_options(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +51,40 @@ def setting(text: str) -> tuple[str, str]:
 def printable(text: object) -> str:
     """A text that a peer or a file may have written, with its control characters escaped: a terminal obeys those."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(text))
+
+
+def rendered(header: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> str:
+    """Rows as a `table`, or as an array of `objects`."""
+    return json.dumps(objects(header, rows)) + "\n" if as_json else table(header, rows)
+
+
+def objects(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Rows by the names of their columns: ``READ/S`` is ``read_per_s``."""
+    names = [name.lower().replace(" ", "_").replace("/", "_per_") for name in header]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, a day at most."""
+    found = float(text)
+    if not 0 < found <= SECONDS_MAX:
+        message = f"{text} is no number of seconds"
+        raise argparse.ArgumentTypeError(message)
+    return found
+
+
+def watch(every: float, look: Callable[[], str]) -> NoReturn:
+    """Shows a text again and again, until Ctrl-C."""
+    while True:
+        try:
+            text = look()
+        except KafkaError as error:  # it may be what one is watching for
+            text = f"{printable(error)}\n"
+        # A terminal is cleared; a file keeps everything.
+        start = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+        sys.stdout.write(f"{start}{time.strftime('%H:%M:%S')}  {text}\n")
+        sys.stdout.flush()
+        time.sleep(every)
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
 from headrace.cli import _reassign
-from headrace.cli._common import client_options, printable, table
-from headrace.errors import ClusterAuthorizationFailedError, KafkaError, UnsupportedVersionError
+from headrace.cli._common import client_options, printable, seconds, table, watch
+from headrace.errors import ClusterAuthorizationFailedError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 20
 """Partitions that are shown one by one."""
-SECONDS_MAX = 86_400.0
 LOOK_SECONDS = 0.5
 """How often ``--wait`` looks."""
 
@@ -50,26 +49,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = status.add_mutually_exclusive_group()
     how.add_argument(
         "--watch",
-        type=_seconds,
+        type=seconds,
         nargs="?",
         const=2.0,
         metavar="SECONDS",
         help="show it again every so many seconds, until Ctrl-C (default: %(const)g)",
     )
     how.add_argument(
-        "--wait", type=_seconds, metavar="SECONDS", help="wait until each copy is in sync, for so long at most"
+        "--wait", type=seconds, metavar="SECONDS", help="wait until each copy is in sync, for so long at most"
     )
     status.set_defaults(run=show_status)
     client_options(status)
     _reassign.add_verbs(verbs)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= SECONDS_MAX:
-        message = f"{text} is no number of seconds"
-        raise argparse.ArgumentTypeError(message)
-    return seconds
 
 
 class Copy(NamedTuple):
@@ -171,24 +162,10 @@ def show_status(options: argparse.Namespace) -> int:
     """Shows the cluster, once or again and again; 1 if something is wrong with it."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
         if options.watch is not None:
-            _watch(admin, options.watch)
+            watch(options.watch, lambda: "".join(State.read(admin).lines()))
         state = State.read(admin) if options.wait is None else _wait(admin, options.wait)
     sys.stdout.write("".join(state.lines()))
     return 1 if state.troubles else 0
-
-
-def _watch(admin: Admin, seconds: float) -> None:
-    """Shows it until Ctrl-C."""
-    while True:
-        try:
-            text = "".join(State.read(admin).lines())
-        except KafkaError as error:  # it may be what one is watching for
-            text = f"{printable(error)}\n"
-        # A terminal is cleared; a file keeps everything.
-        start = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-        sys.stdout.write(f"{start}{time.strftime('%H:%M:%S')}  {text}\n")
-        sys.stdout.flush()
-        time.sleep(seconds)
 
 
 def _wait(admin: Admin, seconds: float) -> State:

@@ -137,7 +137,7 @@ class HeadraceDataSource(DataSource):
         options = source_options(self.options, streaming=streaming)
         if not options.formats:
             return options
-        from headrace.spark.columns import pinned  # noqa: PLC0415  (where there are some)
+        from headrace.values.from_options import pinned  # noqa: PLC0415  (where there are some)
 
         topics = list(options.topics.names) or list(options.topics.assigned)
         return replace(options, formats=tuple(pinned(spec, topics) for spec in options.formats))

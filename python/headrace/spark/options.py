@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from headrace._formats import OPTIONS as FORMATS
+from headrace._formats import SINK_OPTIONS as SINK_FORMATS
+from headrace._formats import SideFormat, side_formats, sink_formats
 from headrace._options import common
 from headrace.errors import ConfigError
-from headrace.spark.formats import OPTIONS as FORMATS
-from headrace.spark.formats import SINK_OPTIONS as SINK_FORMATS
-from headrace.spark.formats import SideFormat, side_formats, sink_formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from headrace._formats import SIDES
 from headrace.errors import ConfigError
 from headrace.spark import clients
-from headrace.spark.formats import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def send(options: SinkOptions, columns: list[str], batches: Iterator[pa.RecordBa
             if options.topic is None and batch.column("topic").null_count:
                 raise ConfigError("column topic is null in some row, and the option topic is not set")
             if options.formats and not formats:
-                from headrace.spark.columns import written_formats  # noqa: PLC0415  (as above)
+                from headrace.values.from_options import written_formats  # noqa: PLC0415  (as above)
 
                 formats = written_formats(options.formats, batch.schema)
             key, value = formats.get("key"), formats.get("value")

@@ -63,7 +63,8 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
         # Closed by name: an error that is on its way keeps generators alive, and with them their clients.
         rows: Iterator[pa.RecordBatch] = opened.enter_context(closing(_records(options, work)))
         if options.formats:
-            from headrace.spark.columns import columns_of, plain  # noqa: PLC0415  (in the worker only)
+            from headrace.spark.columns import plain  # noqa: PLC0415  (in the worker only)
+            from headrace.values.from_options import columns_of  # noqa: PLC0415  (as above)
 
             dead = options.dead_letter_topic is not None
             rows = chain.from_iterable(map(columns_of(options.formats, reported=dead).parts, rows))

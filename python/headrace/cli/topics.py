@@ -1,13 +1,14 @@
-"""``headrace topic``: list, create, describe, delete."""
+"""``headrace topics``: list, create, describe, delete."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 from headrace._types import TopicPartition
 from headrace.admin import Admin
-from headrace.cli._common import client_options, printable, setting, table
+from headrace.cli._common import client_options, printable, rendered, setting
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
     every = verbs.add_parser("list", help="list topics")
+    every.add_argument("--json", action="store_true", help="print an array of names")
     every.add_argument("--internal", action="store_true", help="include the broker's internal topics")
     every.set_defaults(run=list_topics)
     create = verbs.add_parser("create", help="create a topic")
@@ -35,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create.set_defaults(run=create_topic)
     describe = verbs.add_parser("describe", help="show partitions, leaders and offsets")
     describe.add_argument("name", nargs="+")
+    describe.add_argument("--json", action="store_true", help="print an array of objects, one a partition")
     describe.set_defaults(run=describe_topics)
     delete = verbs.add_parser("delete", help="delete topics with all their records")
     delete.add_argument("name", nargs="+")
@@ -46,8 +49,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def list_topics(options: argparse.Namespace) -> None:
     """Prints the names of all topics."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
-        for name in admin.list_topics(include_internal=options.internal):
-            sys.stdout.write(f"{printable(name)}\n")
+        names = admin.list_topics(include_internal=options.internal)
+    if options.json:
+        sys.stdout.write(json.dumps(names) + "\n")
+    else:
+        sys.stdout.writelines(f"{printable(name)}\n" for name in names)
 
 
 def create_topic(options: argparse.Namespace) -> None:
@@ -77,7 +83,9 @@ def describe_topics(options: argparse.Namespace) -> None:
             for name, topic in topics.items()
             for p in topic.partitions
         ]
-    sys.stdout.write(table(("TOPIC", "PARTITION", "LEADER", "EPOCH", "EARLIEST", "LATEST"), rows))
+    sys.stdout.write(
+        rendered(("TOPIC", "PARTITION", "LEADER", "EPOCH", "EARLIEST", "LATEST"), rows, as_json=options.json)
+    )
 
 
 def delete_topics(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""``headrace group``: list, describe, set offsets, delete."""
+"""``headrace groups``: list, describe, set offsets, delete."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from headrace.admin import Admin, OffsetSpec
-from headrace.cli._common import client_options, table
+from headrace.cli._common import client_options, rendered
 from headrace.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
@@ -17,9 +17,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
     every = verbs.add_parser("list", help="list groups")
+    every.add_argument("--json", action="store_true", help="print an array of objects, one a group")
     every.set_defaults(run=list_groups)
     describe = verbs.add_parser("describe", help="show committed offsets and lag")
     describe.add_argument("group")
+    describe.add_argument("--json", action="store_true", help="print an array of objects, one a partition")
     describe.set_defaults(run=describe_group)
     reset = verbs.add_parser("reset", help="set the offsets of a group without members, for all partitions of topics")
     reset.add_argument("group")
@@ -41,7 +43,7 @@ def list_groups(options: argparse.Namespace) -> None:
     """Prints all groups."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
         rows = [(g.group_id, g.protocol_type, g.state) for g in admin.list_groups()]
-    sys.stdout.write(table(("GROUP", "TYPE", "STATE"), rows))
+    sys.stdout.write(rendered(("GROUP", "TYPE", "STATE"), rows, as_json=options.json))
 
 
 def describe_group(options: argparse.Namespace) -> None:
@@ -53,7 +55,7 @@ def describe_group(options: argparse.Namespace) -> None:
             raise GroupIdNotFoundError(message, name="GROUP_ID_NOT_FOUND")
         ends = admin.list_offsets(dict.fromkeys(committed, "latest"))
     rows = [(tp.topic, tp.partition, at, ends[tp].offset, ends[tp].offset - at) for tp, at in sorted(committed.items())]
-    sys.stdout.write(table(("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG"), rows))
+    sys.stdout.write(rendered(("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG"), rows, as_json=options.json))
 
 
 def reset_group(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Options of the source and the sink that say what keys and values are."""
+"""Options that say what keys and values are: of the Spark source and sink, and of ``headrace copy``."""
 
 from __future__ import annotations
 
