@@ -429,6 +429,42 @@ def test_a_full_disk_is_named_and_what_is_whole_stays(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".*.part"))
 
 
+SCHEMA = """{"type": "record", "name": "Order", "fields": [
+    {"name": "id", "type": "long"}, {"name": "city", "type": ["null", "string"], "default": null}]}"""
+
+
+@pytest.mark.slow
+def test_values_with_a_schema_are_columns_in_files_and_the_same_bytes_again(topic, tmp_path):
+    with hr.Broker.start(registry=True) as broker, hr.Admin(servers := broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, 2)
+        form = hr.Avro(SCHEMA, registry=hr.SchemaRegistry(broker.registry_url))
+        orders = [None if n % 4 == 3 else {"id": n, "city": None if n % 2 else "Köln"} for n in range(8)]
+        table = pa.table({"value": orders, "partition": pa.array([n % 2 for n in range(8)], pa.int32())})
+        with hr.Producer(servers) as producer:
+            producer.send_arrow(topic, table, value=form).result(10)
+            typed: tuple[str, ...] = ("-F", "value.format=avro", "-F", f"schema.registry.url={broker.registry_url}")
+            copy(servers, topic, f"parquet:{tmp_path}", *typed)
+            found = parquet.read_table(tmp_path).sort_by([("partition", "ascending"), ("offset", "ascending")])
+            assert found["value"].to_pylist() == orders[::2] + orders[1::2]
+            again = f"{topic}-2"
+            assert f"{again}-value' not found" in copy(servers, f"parquet:{tmp_path}", again, *typed, status=1)
+            typed = (*typed, "-F", f"value.subject={topic}-value")
+            copy(servers, f"parquet:{tmp_path}", again, *typed)
+            assert hr.read(servers, again, value=form).read_all()["value"].to_pylist().count(None) == 2
+            assert rows(servers, again, "value", "timestamp").equals(rows(servers, topic, "value", "timestamp"))
+            # A killed copy is found out by bytes.
+            group = f"headrace-copy-{admin.describe_cluster().cluster_id}-{topic}"
+            at = admin.group_offsets_and_metadata(group)
+            said = json.loads(at[hr.TopicPartition(again, 0)].metadata)
+            said = json.dumps({**said, "next": 1})
+            admin.alter_group_offsets(group, {(again, 0): OffsetAndMetadata(1, said)})
+            assert json.loads(copy(servers, f"parquet:{tmp_path}", again, *typed, "--json"))["records"] == 0
+            producer.send(topic, b"no avro", partition=1).result(10)
+            message = copy(servers, topic, f"parquet:{tmp_path}", *typed, status=1)
+            assert f"{topic}-1" in message
+            assert "--format is for copies to files" in copy(servers, topic, f"{topic}-3", *typed, status=1)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -24,6 +24,7 @@ examples:
   headrace copy parquet:orders/ orders-again       and back
   headrace copy orders orders --to other:9092      to another cluster
   headrace copy orders parquet:orders/ --follow    and go on with what comes
+  headrace copy orders parquet:typed/ -F value.format=avro -F schema.registry.url=http://localhost:8081
 
 A copy that was broken off goes on where it stopped when the same command is run again: each record is there once.
 """
@@ -57,6 +58,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("zstd", "snappy", "gzip", "lz4", "none"),
         default="zstd",
         help="of Parquet files (default: zstd)",
+    )
+    parser.add_argument(
+        "-F",
+        "--format",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="what keys or values are, which are columns in the files then: value.format=avro, value.schema.file=..., "
+        "schema.registry.url=... and others, by the names that the Spark source has (docs/spark.md); can be repeated",
     )
     parser.add_argument("--append", action="store_true", help="copy to a topic that has other records already")
     parser.add_argument(
@@ -126,6 +137,7 @@ def _check(options: argparse.Namespace) -> None:
         "--interval is more than 0": options.interval is not None and options.interval <= 0,
         "--follow and --from are for a source that is a topic": folders[0]
         and (options.follow or options.start != "earliest"),
+        "--format is for copies to files and from files": bool(options.format) and not any(folders),
         "--append is for a target that is a topic": folders[1] and options.append,
         "--to and --to-option are for a target that is a topic": folders[1]
         and (options.to is not None or options.to_option is not None),
@@ -136,17 +148,20 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _source(options: argparse.Namespace, opened: ExitStack) -> Source:
-    from headrace.copying.folder import FolderSource  # noqa: PLC0415  (they take pyarrow)
+    from headrace._formats import side_formats  # noqa: PLC0415  (they take pyarrow)
+    from headrace.copying.folder import FolderSource  # noqa: PLC0415
     from headrace.copying.topics import TopicSource  # noqa: PLC0415
 
     if options.source.startswith(_FOLDER):
         return FolderSource(Path(options.source.removeprefix(_FOLDER)))
-    made = TopicSource(options.bootstrap, options.source, dict(options.option), options.start)
+    formats = side_formats(dict(options.format))
+    made = TopicSource(options.bootstrap, options.source, dict(options.option), options.start, formats)
     return opened.enter_context(made)
 
 
 def _target(options: argparse.Namespace, opened: ExitStack) -> Target:
-    from headrace._options import common, pairs  # noqa: PLC0415  (they take pyarrow)
+    from headrace._formats import sink_formats  # noqa: PLC0415  (they take pyarrow)
+    from headrace._options import common, pairs  # noqa: PLC0415
     from headrace.copying.folder import FolderTarget  # noqa: PLC0415
     from headrace.copying.topics import TopicTarget  # noqa: PLC0415
 
@@ -157,9 +172,8 @@ def _target(options: argparse.Namespace, opened: ExitStack) -> Target:
     own = dict(options.to_option or ())
     if options.to is None:
         own = {**common(pairs(None, dict(options.option), {})), **own}
-    return opened.enter_context(
-        TopicTarget(options.to or options.bootstrap, options.target, own, append=options.append)
-    )
+    servers, formats = options.to or options.bootstrap, sink_formats(dict(options.format), options.target)
+    return opened.enter_context(TopicTarget(servers, options.target, own, formats, append=options.append))
 
 
 def _tell_plan(options: argparse.Namespace, ranges: Ranges) -> None:

@@ -244,6 +244,7 @@ class FolderTarget:
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Keeps rows until a row group is worth it."""
+        batch = batch.cast(pa.schema([field.with_type(_nullable(field.type)) for field in batch.schema]))
         while batch.num_rows:
             file = self._files.get(partition)
             if file is not None and not file.schema.equals(batch.schema):
@@ -311,6 +312,23 @@ class FolderTarget:
             file.remove()
         if self._lock is not None:
             os.close(self._lock)
+
+
+def _nullable(of: pa.DataType) -> pa.DataType:
+    """A type whose fields may all be null, as they are where a value is null: Parquet's writer insists on that."""
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_nullable(field.type)).with_nullable(nullable=True)
+
+    if pa.types.is_struct(of):
+        return pa.struct([inner(field) for field in of])
+    if pa.types.is_map(of):
+        return pa.map_(of.key_type, inner(of.item_field))
+    if pa.types.is_list(of):
+        return pa.list_(inner(of.value_field))
+    if pa.types.is_large_list(of):
+        return pa.large_list(inner(of.value_field))
+    return of
 
 
 def _sync_folder(folder: Path) -> None:

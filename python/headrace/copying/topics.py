@@ -17,12 +17,16 @@ from headrace.copying.places import CopyError, Origin, Positions, Ranges, Source
 from headrace.errors import UnknownTopicOrPartitionError
 from headrace.producer import Producer
 from headrace.reading import read
+from headrace.values.from_options import decoding, pinned, written_formats
+from headrace.values.sending import encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from headrace._formats import SideFormat
 
 Start = Literal["earliest", "latest"] | datetime
 _COMPARED: Final = ("key", "value", "headers")
@@ -36,12 +40,21 @@ class TopicSource:
         topic: its name.
         options: of a consumer, by Kafka's names.
         start: where a copy begins.
+        formats: of keys and values that are to be columns.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic.
     """
 
-    def __init__(self, servers: str, topic: str, options: Mapping[str, str], start: Start = "earliest") -> None:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        options: Mapping[str, str],
+        start: Start = "earliest",
+        formats: Iterable[SideFormat] = (),
+    ) -> None:
+        self._formats = {spec.side: decoding(pinned(spec, [topic])) for spec in formats}
         self.name, self._servers, self._start = topic, servers, start
         self._options = {"isolation.level": "read_committed", **dict(pairs(None, options, {}))}
         self._clients = ExitStack()
@@ -84,7 +97,8 @@ class TopicSource:
             return iter(())
         start, end = ({partition: both[n] for partition, both in ranges.items()} for n in (0, 1))
         options = {**self._options, "include.headers": "true"}
-        return iter(read(self._servers, self.name, start=start, end=end, config=options))
+        key, value = self._formats.get("key"), self._formats.get("value")
+        return iter(read(self._servers, self.name, start=start, end=end, config=options, key=key, value=value))
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +120,20 @@ class TopicTarget:
         servers: brokers to begin with.
         topic: its name; it is made if there is none.
         options: of a producer, by Kafka's names.
+        formats: of keys and values that are columns of the source.
         append: copy into a topic that has other records.
     """
 
-    def __init__(self, servers: str, topic: str, options: Mapping[str, str], *, append: bool = False) -> None:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        options: Mapping[str, str],
+        formats: Iterable[SideFormat] = (),
+        *,
+        append: bool = False,
+    ) -> None:
+        self._formats = tuple(formats)
         self.name, self._append, self._servers = topic, append, servers
         given = pairs(None, options, {})
         self._options = common(given)
@@ -184,7 +208,7 @@ class TopicTarget:
             end={partition: self._ends[partition]},
             config={**self._options, "include.headers": "true"},
         )
-        ours = _Rows(source.read({partition: (following, ends[partition][1])}))
+        ours = _Rows(map(self._encoded, source.read({partition: (following, ends[partition][1])})))
         for batch in written:
             behind -= batch.num_rows
             same = ours.take(batch.num_rows)
@@ -210,8 +234,15 @@ class TopicTarget:
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Sends records."""
-        self._producer.send_arrow(self.name, batch)
+        self._producer.send_arrow(self.name, self._encoded(batch))
         self._sent[partition] = self._sent.get(partition, 0) + batch.num_rows
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._formats:
+            return batch
+        made = written_formats(self._formats, batch.schema)
+        table = encoded(batch, self.name, key=made.get("key"), value=made.get("value"))
+        return table.combine_chunks().to_batches()[0]
 
     def commit(self, positions: Positions) -> None:
         """Waits until all is acknowledged, looks whether anybody else has written, and commits."""
