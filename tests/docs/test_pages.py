@@ -1,0 +1,87 @@
+"""Pages for users: their snippets run as they stand, and what they link to is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import headrace as hr
+
+if TYPE_CHECKING:
+    from tests.kafka.apache import RunningKafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TUTORIAL = ROOT / "docs" / "tutorial"
+NEED_APACHE = {"queues.md", "exactly-once.md"}
+NEED_SPARK = {"from-sparks-connector.md"}
+NEED_NOTHING = {path.name for path in TUTORIAL.glob("*.md")} - NEED_APACHE - NEED_SPARK - {"README.md"}
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<to>[^)\s]+)\)")
+
+
+def check(page: str, servers: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "tests.docs.page", str(TUTORIAL / page), servers]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"[1-9]\d* snippets\n", done.stdout), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted(NEED_NOTHING))
+def test_a_tutorial(page, tmp_path):
+    with hr.Broker.start() as broker:
+        check(page, broker.bootstrap_servers, tmp_path)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted(NEED_APACHE))
+def test_a_tutorial_that_needs_apache_kafka(page, apache_kafka: RunningKafka, tmp_path):
+    check(page, apache_kafka.bootstrap_servers, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", sorted(NEED_SPARK))
+def test_a_tutorial_that_needs_spark(page, tmp_path):
+    with hr.Broker.start() as broker:
+        check(page, broker.bootstrap_servers, tmp_path)
+
+
+def anchors(path: Path) -> set[str]:
+    """Of the headings, as GitHub and the site name them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))]
+)
+def test_links_lead_somewhere(page):
+    path = ROOT / page
+    for link in LINK.finditer(re.sub(r"```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)):
+        to, _, anchor = link["to"].partition("#")
+        if ":" in to:
+            continue
+        target = path if not to else (path.parent / to).resolve()
+        assert target.exists(), f"{page} links to {link['to']}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page} links to {link['to']}"
+
+
+def test_tutorials_are_listed():
+    listed = {link["to"] for link in LINK.finditer((TUTORIAL / "README.md").read_text(encoding="utf-8"))}
+    assert listed == NEED_NOTHING | NEED_APACHE | NEED_SPARK
