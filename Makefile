@@ -69,6 +69,11 @@ soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/librdka
 	  cargo test --locked --quiet -p headrace-values --test it
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 -o faulthandler_timeout=0 $(ARGS)
 
+.PHONY: docs
+docs: need-python $(STAMPS)/docs ## the documentation as a site, in target/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "target/site/index.html"
+
 .PHONY: fmt
 fmt: need-demo $(STAMPS)/test ## format Rust and Python
 	@cargo fmt --all
@@ -110,6 +115,11 @@ $(STAMPS)/venv:
 $(STAMPS)/demo: $(STAMPS)/venv pyproject.toml scripts/extras.py
 	$(call say,packages of the demo)
 	@$(PIP) $$($(BIN)/python scripts/extras.py demo | sed 's/ //g')
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/venv pyproject.toml scripts/extras.py
+	$(call say,packages of the documentation)
+	@$(PIP) $$($(BIN)/python scripts/extras.py docs | sed 's/ //g')
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv pyproject.toml scripts/extras.py

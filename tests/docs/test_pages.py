@@ -85,3 +85,26 @@ def test_links_lead_somewhere(page):
 def test_tutorials_are_listed():
     listed = {link["to"] for link in LINK.finditer((TUTORIAL / "README.md").read_text(encoding="utf-8"))}
     assert listed == NEED_NOTHING | NEED_APACHE | NEED_SPARK
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_complaint(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")} - {Path("PLAN.md")}
+    made = {tmp_path / page.with_suffix(".html") for page in pages if page.name != "README.md"}
+    assert not {path for path in made if not path.exists()}
+    # What users import is in the reference, and each page in the list for language models.
+    reference = (tmp_path / "api.html").read_text(encoding="utf-8")
+    assert not [name for name in hr.__all__ if name[0].isupper() and f"{name}" not in reference]
+    listed = (tmp_path / "llms.txt").read_text(encoding="utf-8")
+    assert not [path for path in made if path.name not in listed]
