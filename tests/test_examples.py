@@ -42,14 +42,6 @@ def snippets():
 
 
 @pytest.mark.slow
-def test_the_snippet_of_readme_with_a_schema():
-    [snippet] = [one for one in snippets() if "hr.Avro(" in one]
-    imports = "import headrace as hr\nimport pyarrow as pa\n"
-    out = run("-c", f"{imports}{snippet}\nprint(table['value'].to_pylist())")
-    assert out == "[{'id': 1, 'city': 'Berlin'}]\n"
-
-
-@pytest.mark.slow
 def test_the_first_snippet_of_readme():
     snippet = snippets()[0]
     out = run("-c", f"{snippet}\nprint(batch.num_rows, orders['value'].to_pylist())")
