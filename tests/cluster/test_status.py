@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -49,6 +50,10 @@ def test_brokers_and_copies_that_are_behind_are_shown(tmp_path: Path):
         assert missing[0][:2] == [TOPIC, "0"]
         assert {row[-1] for row in missing} == {"3"}
         assert "\nand 4 more\n" in behind.stdout
+        found = json.loads(status(servers, "--json").stdout)
+        assert (found["topics"], found["partitions"], found["moving"]) == (1, 24, [])
+        assert [one["in_sync"] for one in found["brokers"]] == [24, 24, 0]
+        assert [one["missing"] for one in found["behind"]] == [[3]] * 24
         broker.start_node(3)
         again = status(servers, "--wait", "60")
         assert again.returncode == 0, again.stdout

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
 from headrace.cli import _reassign
-from headrace.cli._common import client_options, printable, seconds, table, watch
+from headrace.cli._common import client_options, objects, printable, seconds, table, watch
 from headrace.errors import ClusterAuthorizationFailedError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ SHOWN_MAX = 20
 """Partitions that are shown one by one."""
 LOOK_SECONDS = 0.5
 """How often ``--wait`` looks."""
+
+_BROKERS = ("BROKER", "ADDRESS", "RACK", "LEADS", "FIRST", "COPIES", "IN SYNC")
 
 _EXAMPLES = """\
 examples:
@@ -57,6 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--wait", type=seconds, metavar="SECONDS", help="wait until each copy is in sync, for so long at most"
+    )
+    status.add_argument(
+        "--json", action="store_true", help="print an object: brokers, partitions that are behind, moves"
     )
     status.set_defaults(run=show_status)
     client_options(status)
@@ -119,7 +126,7 @@ class State(NamedTuple):
             yield f"{self.behind} copies are not in sync; {leaderless} partitions have no leader\n"
         if self.moving:
             yield f"{len(self.moving)} partitions are getting other replicas\n"
-        yield "\n" + table(("BROKER", "ADDRESS", "RACK", "LEADS", "FIRST", "COPIES", "IN SYNC"), self.rows())
+        yield "\n" + table(_BROKERS, self.rows())
         if troubles:
             rows = [
                 (one.topic, one.partition.partition, _leader(one), _nodes(one.partition.isr), _nodes(one.missing))
@@ -133,6 +140,21 @@ class State(NamedTuple):
             yield "\n" + table(("TOPIC", "PARTITION", "TO COME", "TO GO"), moves)
         if len(self.moving) > SHOWN_MAX:
             yield f"and {len(self.moving) - SHOWN_MAX} more\n"
+
+    def as_json(self) -> str:
+        """As a program reads it: all partitions that are behind, and all moves."""
+        behind = [
+            {"topic": one.topic, **dataclasses.asdict(one.partition), "missing": one.missing} for one in self.troubles
+        ]
+        found = {
+            "cluster_id": self.cluster.cluster_id,
+            "topics": self.topics,
+            "partitions": len(self.partitions),
+            "brokers": objects(_BROKERS, list(self.rows())),
+            "behind": behind,
+            "moving": [{**tp._asdict(), **dataclasses.asdict(to)} for tp, to in self.moving.items()],
+        }
+        return json.dumps(found) + "\n"
 
     def rows(self) -> Iterator[tuple[object, ...]]:
         """Brokers, and of how many partitions each is the leader, the first replica, has a copy, has one in sync."""
@@ -164,7 +186,7 @@ def show_status(options: argparse.Namespace) -> int:
         if options.watch is not None:
             watch(options.watch, lambda: "".join(State.read(admin).lines()))
         state = State.read(admin) if options.wait is None else _wait(admin, options.wait)
-    sys.stdout.write("".join(state.lines()))
+    sys.stdout.write(state.as_json() if options.json else "".join(state.lines()))
     return 1 if state.troubles else 0
 
 
