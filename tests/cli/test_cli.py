@@ -320,6 +320,15 @@ def test_an_unreachable_cluster_is_named():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_what_a_terminal_cannot_show_is_escaped(run, topic, monkeypatch):
+    run("topics", "create", topic)
+    run("produce", topic, stdin="K\u00f6ln\n")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert run("consume", topic, "--from", "earliest", "--until-end") == "K\\xf6ln\n"
+    assert "K\\xf6ln" in run("topics", "describe", "K\u00f6ln", status=1)
+
+
 def test_a_command_without_a_verb_lists(run, topic):
     run("topics", "create", topic, "--partitions", 2)
     assert topic in run("topics").split()

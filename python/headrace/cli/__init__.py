@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import signal
 import sys
 import threading
@@ -48,6 +49,10 @@ any Apache Kafka works too. -X sets client options by Kafka's names. See `headra
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status: 0 success, 1 failure, 2 usage, 130 Ctrl-C, 143 SIGTERM."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal cannot show is no reason to end.
+            stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Help of all commands needs all parsers, but running one needs only its own.
     chosen = next((a for a in arguments if not a.startswith("-")), None)
