@@ -310,7 +310,12 @@ impl ProducerEngine {
                     self.core.refresh(now);
                 }
                 for entry in &entries {
-                    self.on_error(now, accumulator, entry, error.clone(), Again::Later);
+                    let topic = accumulator.topic_name(entry.key);
+                    let leader = self.core.cluster().leader(&topic, entry.key.number());
+                    // It may have ended because it leads no longer.
+                    let moved = leader.is_some_and(|(leader, _)| leader != node);
+                    let again = if moved { Again::AtOnce } else { Again::Later };
+                    self.on_error(now, accumulator, entry, error.clone(), again);
                 }
                 return;
             }

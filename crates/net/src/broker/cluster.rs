@@ -24,6 +24,8 @@ const IDENTIFY_MS: u64 = 30_000;
 const WAIT_LEASES: u64 = 3;
 /// How long a broker that stops tries to hand over what it leads.
 const LEAVE_MS: u64 = 10_000;
+/// For so long after that it answers what clients have sent meanwhile: who leads now.
+const LINGER_MS: u64 = 50;
 /// Rounds of carrying before sockets are looked at again.
 const ROUNDS_MAX: usize = 64;
 
@@ -37,9 +39,8 @@ pub(super) struct ClusterDriver {
     clock: Clock,
     /// Whoever waits for the broker to join.
     joined: Option<Sender<Joined>>,
-    /// When it stops waiting for what it leads to be handed over.
+    /// When it stops waiting for what it leads to be handed over, and once that is done, when it ends.
     leaves_until: Option<u64>,
-    has_left: bool,
     refused: Option<String>,
     /// Who has its number, as long as it has not joined.
     taken_by: Option<String>,
@@ -153,7 +154,6 @@ impl ClusterDriver {
             clock,
             joined: Some(joined),
             leaves_until: None,
-            has_left: false,
             refused: None,
             taken_by: None,
             waits_until: clock.mono_ms().saturating_add(WAIT_LEASES * session_ms),
@@ -255,7 +255,10 @@ impl ClusterDriver {
             ClusterEvent::Lost(why) => {
                 tracing::warn!(target: targets::BROKER, why, "the broker is no member of its cluster, and tries to be one");
             }
-            ClusterEvent::Left => self.has_left = true,
+            ClusterEvent::Left => {
+                let ends = self.clock.mono_ms().saturating_add(LINGER_MS);
+                self.leaves_until = self.leaves_until.map(|until| until.min(ends));
+            }
             ClusterEvent::Refused(why) => {
                 if let Some(joined) = self.joined.take() {
                     let _ = joined.send(Err(why.to_string()));
@@ -273,6 +276,6 @@ impl ClusterDriver {
             broker.leave(now);
             now.mono_ms.saturating_add(LEAVE_MS)
         });
-        self.has_left || now.mono_ms >= until
+        now.mono_ms >= until
     }
 }

@@ -156,6 +156,18 @@ fn what_waits_after_a_refusal_is_sent_as_soon_as_somebody_else_leads() {
     world.assert_empty();
 }
 
+#[test]
+fn what_is_on_its_way_to_a_leader_that_ends_goes_to_the_next_at_once() {
+    let patient = [("retry.backoff.ms", "10000"), ("retry.backoff.max.ms", "10000")];
+    let mut world = overtaken_by_a_new_leader(&patient);
+    assert_eq!(world.log(0).values, values(0..1));
+    world.kill(1);
+    world.advance(100);
+    assert_eq!(world.log(0).values, values(0..3));
+    assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
+    world.assert_empty();
+}
+
 /// Record 0 has arrived, 1 is on its way to the old leader, which does nothing, and 2 is given when node 2 is known to
 /// lead.
 fn overtaken_by_a_new_leader(options: &[(&str, &str)]) -> World {
