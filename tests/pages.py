@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import html
-import json
 import re
-import shutil
-import subprocess
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from tests.browser import Browser, browser, needs_browser
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BROWSER = shutil.which("chromium")
-WIDTHS = (500, 800, 1400)
-"""Pixels; chromium has no narrower window."""
+__all__ = ["SETTLED", "WIDTHS", "check", "check_boxes", "legends", "needs_browser"]
 
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium here (apt-get install chromium)")
+WIDTHS = (390, 820, 1440)
+"""Pixels of a telephone, a tablet and a desk."""
 
-MEASURE = """<script>
-const settled = () => [...document.querySelectorAll(".chart")].every(
-  e => e.clientWidth === e.querySelector(".main-svg")?.clientWidth);
-let looks = 0;
-const looking = setInterval(() => {
-  if (!settled() && ++looks < 60) return;
-  clearInterval(looking);
+SETTLED = """[...document.querySelectorAll(".chart")].every(
+  e => e.clientWidth === e.querySelector(".main-svg")?.clientWidth)"""
+"""Charts have the widths of their columns."""
+
+MEASURE = """(() => {
   const box = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom].map(Math.round); };
   const all = (e, what) => [...e.querySelectorAll(what)].map(box).filter(b => b[2] > b[0] && b[3] > b[1]);
   const charts = [...document.querySelectorAll(".chart")].map(e => ({
@@ -36,14 +30,25 @@ const looking = setInterval(() => {
       plot: all(e, ".nsewdrag"), legend: all(e, "g.legend"), slider: all(e, ".rangeslider-bg"), bar: all(e, ".cbbg"),
       title: all(e, ".xtitle, .ytitle"), ticks: all(e, ".xaxislayer-above .xtick text"),
     } }));
-  const keys = all(document, ".legend");
-  const found = document.createElement("pre");
-  found.id = "measured";
-  found.textContent = JSON.stringify({ charts, keys, width: document.documentElement.clientWidth,
-    needed: document.documentElement.scrollWidth });
-  document.body.append(found);
-}, 250);</script>"""
-"""Looks when the charts have the widths of their columns, or after 15 seconds of virtual time."""
+  // Each line of each text, with the element that it stands in; what plotly shows only under a mouse is not there.
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode, parent = node.parentElement;
+    if (!node.data.trim() || parent.closest("script, style, title, option, .modebar, .hoverlayer")) continue;
+    if (!parent.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const b of parent.closest("svg") ? [parent.getBoundingClientRect()] : range.getClientRects()) {
+      texts.push([node.data.trim().slice(0, 40), [b.left, b.top, b.right, b.bottom].map(Math.round)]);
+    }
+  }
+  const inCards = [...document.querySelectorAll("section svg, section .chart, section table")].filter(
+    e => !e.closest(".js-plotly-plot")).map(
+    e => [e.id || e.getAttribute("class"), box(e), box(e.closest("section"))]);
+  return { charts, texts, inCards, keys: all(document, ".legend"), width: document.documentElement.clientWidth,
+    needed: document.documentElement.scrollWidth };
+})()"""
 
 
 def legends(text: str) -> dict[str, list[str]]:
@@ -54,22 +59,18 @@ def legends(text: str) -> dict[str, list[str]]:
     return found
 
 
-def measure(page: Path, width: int) -> dict[str, Any]:
-    """Where a browser of that width puts what is on a page; the page is changed for it."""
-    assert BROWSER is not None
-    page.write_text(page.read_text().replace("</body>", f"{MEASURE}</body>"))
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
-    command += [f"--window-size={width},2000", f"--user-data-dir={page.parent / 'browser'}", "--dump-dom"]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=100, check=True)
-    measured = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert measured, done.stderr
-    found: dict[str, Any] = json.loads(html.unescape(measured[1]))
-    return found
-
-
 def check(page: Path, width: int) -> None:
     """Charts fill their columns and no more, and nothing lies on anything else."""
-    found = measure(page, width)
+    with browser() as shown:
+        shown.look(width)
+        shown.open(page)
+        check_boxes(shown)
+
+
+def check_boxes(shown: Browser) -> dict[str, Any]:
+    """The same of a page that is open; gives where everything is."""
+    shown.wait_for(SETTLED)
+    found: dict[str, Any] = shown.run(MEASURE)
     assert found["charts"]
     assert found["needed"] <= found["width"]
     for chart in found["charts"]:
@@ -81,6 +82,21 @@ def check(page: Path, width: int) -> None:
                 assert not _overlap(a, b), (chart["name"], one, a, other, b)
     for a, b in combinations([*(chart["column"] for chart in found["charts"]), *found["keys"]], 2):
         assert not _overlap(a, b), (a, b)
+    return found
+
+
+def texts_on_texts(found: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Pairs of texts of which one lies on the other."""
+    return [(a, b) for a, b in combinations(found["texts"], 2) if _overlap(a[1], b[1])]
+
+
+def outside_cards(found: dict[str, Any]) -> list[Any]:
+    """Charts and tables that reach out of their cards."""
+    return [
+        (name, inner, card)
+        for name, inner, card in found["inCards"]
+        if not (card[0] <= inner[0] and card[1] <= inner[1] and inner[2] <= card[2] and inner[3] <= card[3])
+    ]
 
 
 def _overlap(a: list[int], b: list[int]) -> bool:
