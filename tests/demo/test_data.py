@@ -118,3 +118,24 @@ def test_a_query_that_never_rests_is_stopped_all_the_same(monkeypatch):
     query = Query()
     main.stop_idle(query)
     assert query.asked[0] == "stopped"
+
+
+def test_sites_stand_where_the_data_says_from_north_to_south(table):
+    sites = data.sites(table)
+    assert len(sites) == 12
+    assert [site.lat for site in sites] == sorted((site.lat for site in sites), reverse=True)
+    assert len({site.label for site in sites}) == 12
+    assert [site.label for site in sites if site.road == "A58"] == ["A58 km 13.7 left"]
+    assert sites[0].label == "loop at 51.496° N, lane 1"
+    assert [(site.road, site.km) for site in sites if not site.road] == [("", None)] * 6
+
+
+def test_roads_join_sites_in_the_order_of_their_kilometres(table):
+    found = data.stretches(data.sites(table))
+    assert [(s.start.road, s.start.km, s.stop.km, s.straight) for s in found] == [
+        ("A2", 155.8, 160.7, True),
+        ("A2", 160.7, 174.3, False),
+        ("A2", 174.3, 177.2, True),
+        ("A2", 177.2, 178.5, True),
+    ]
+    assert data.distance_km(found[1].start, found[1].stop) == pytest.approx(11.06, abs=0.01)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -49,6 +51,11 @@ SCHEMAS: Final = {
 }
 """Avro's JSON of each topic's values."""
 
+MIDDLE: Final = (51.42, 5.48)
+KM_A_DEGREE: Final = 111.2
+STRAIGHT_MAX: Final = 1.1
+"""So much longer than the straight line a road may be to be drawn as one."""
+
 _MONIBAS: Final = re.compile(r"MONIBAS_(\d{3})\d(hrl|hrr|vw.)(\d{4})")
 _CARRIAGEWAY: Final = {"hrl": "left", "hrr": "right"}
 
@@ -63,6 +70,38 @@ class Minute:
     """Records for the flow topic: key, a string, and value, a struct of its schema's fields."""
     speed: pa.RecordBatch
     """The same for the speed topic."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where measurements are taken."""
+
+    id: str
+    lanes: tuple[str, ...]
+    lat: float
+    long: float
+    """Degrees north and east."""
+    road: str
+    """Such as A2; empty where the id does not name it."""
+    km: float | None
+    """Along the road, as on its signs."""
+
+    @property
+    def label(self) -> str:
+        """As a driver would call it; a loop, whose id names no road, by where it is."""
+        if self.road:
+            return site_label(self.id)
+        return f"loop at {self.lat:.3f}° N, {', '.join(lane.replace('lane', 'lane ') for lane in self.lanes)}"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """From one site to the next along a road, as a straight line."""
+
+    start: Site
+    stop: Site
+    straight: bool
+    """Whether the line is about as long as the road: else it says where the road goes to, not how."""
 
 
 def load() -> pa.Table:
@@ -103,6 +142,40 @@ def expected(table: pa.Table) -> pa.Table:
     return named.select(["site", "timestamp", "flow", "speed", "lanes"]).sort_by(
         [("site", "ascending"), ("timestamp", "ascending")]
     )
+
+
+def sites(table: pa.Table) -> list[Site]:
+    """The sites from north to south; those at one place by their lanes."""
+    grouped = table.group_by(["site", "lat", "long"]).aggregate([("lane", "distinct")]).to_pylist()
+    found = []
+    for row in grouped:
+        named = _MONIBAS.search(row["site"])
+        road, km = (f"A{int(named[1])}", int(named[3]) / 10) if named else ("", None)
+        found.append(Site(row["site"], tuple(sorted(row["lane_distinct"])), row["lat"], row["long"], road, km))
+    return sorted(found, key=lambda site: (-site.lat, site.lanes, site.id))
+
+
+def stretches(found: list[Site]) -> list[Stretch]:
+    """The roads between sites that their ids place on the same one."""
+    placed = sorted(((site, site.km) for site in found if site.km is not None), key=lambda at: (at[0].road, at[1]))
+    return [
+        Stretch(a, b, straight=stop - start <= STRAIGHT_MAX * distance_km(a, b))
+        for (a, start), (b, stop) in pairwise(placed)
+        if a.road == b.road
+    ]
+
+
+def distance_km(a: Site, b: Site) -> float:
+    """As the crow flies."""
+    (ax, ay), (bx, by) = place_km(a), place_km(b)
+    return math.hypot(ax - bx, ay - by)
+
+
+def place_km(site: Site) -> tuple[float, float]:
+    """East and north of the data's middle, on a plane that is good enough for an area of twenty kilometres."""
+    return (site.long - MIDDLE[1]) * KM_A_DEGREE * math.cos(math.radians(MIDDLE[0])), (
+        site.lat - MIDDLE[0]
+    ) * KM_A_DEGREE
 
 
 def site_label(site: str) -> str:
