@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from headrace.demo.cluster import cluster, say, schemas, topics
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -41,6 +41,7 @@ stays.
 
 examples:
   headrace demo
+  headrace demo --live
   headrace demo --minutes 300 --speed 60
   headrace demo --bootstrap localhost:9092 --schema-registry-url http://localhost:8081
       against any Kafka and registry, such as those of `headrace broker --registry`
@@ -72,6 +73,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file for the report (default: %(default)s)",
     )
+    parser.add_argument(
+        "--live", action="store_true", help="open the report in a browser at the start; it moves while the demo runs"
+    )
     parser.add_argument("--minutes", type=int, metavar="N", help="play only the first N data minutes")
     parser.set_defaults(run=run)
     parser.epilog = _EPILOG
@@ -79,7 +83,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs everything; 0 when the result is right."""
-    from headrace.demo import data, pipeline, report  # noqa: PLC0415  (Spark and pyarrow are slow to load)
+    from headrace.demo import data, pipeline, report, stopwatch  # noqa: PLC0415  (Spark and pyarrow are slow to load)
+    from headrace.demo.live import Live  # noqa: PLC0415  (the same)
     from headrace.demo.replay import Replay  # noqa: PLC0415
 
     if options.speed <= 0:
@@ -90,32 +95,58 @@ def run(options: argparse.Namespace) -> int:
     if options.minutes is not None:
         stamps = table["timestamp"].unique()[: options.minutes]
         table = table.slice(0, sum(1 for t in table["timestamp"].to_pylist() if t <= stamps[-1].as_py()))
-    wanted = data.expected(table)
-    with ExitStack() as stack:
-        used = stack.enter_context(cluster(options.bootstrap, options.schema_registry_url))
-        starting = topics(used.bootstrap_servers, options.partitions)
-        registered = schemas(used.registry_url)
-        replay = Replay(used, table, options.speed)
-        say("starting Spark")
-        spark = stack.enter_context(spark_session())
-        checkpoint = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
-        stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
-        results = pipeline.Results()
-        query = pipeline.start(spark, used, starting, str(checkpoint), results)
-        stack.callback(stop_idle, query)
-        # The first, empty batch compiles the query; the replay's clock should not run against that.
-        wait_for_first_batch(query)
-        replay.start()
-        stack.callback(replay.stop)
-        finished = watch(replay, query, results, wanted.num_rows)
-        progress = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
-    differences = compare(wanted, results)
-    if not finished:
-        differences.insert(0, f"only {len(results)} of {wanted.num_rows} rows came out in time")
-    ran = report.Run(wanted, results, replay.progress, progress, options, used, registered, differences)
-    page = report.write(options.report, ran)
-    summary(replay, results, wanted, differences, page)
-    return 1 if differences else 0
+    wanted, results = data.expected(table), pipeline.Results()
+    with ExitStack() as pages:
+        live = pages.enter_context(closing(Live(options.report))) if options.live else None
+        with ExitStack() as stack:
+            used = stack.enter_context(cluster(options.bootstrap, options.schema_registry_url))
+            starting = topics(used.bootstrap_servers, options.partitions)
+            registered = schemas(used.registry_url)
+            replay = Replay(used, table, options.speed)
+            ran = report.Run(
+                wanted, results, replay.progress, [], options, used, registered, data.sites(table), differences=[]
+            )
+            if live is not None:
+                live.begin(ran)
+            say("starting Spark")
+            spark = stack.enter_context(spark_session())
+            folders = pipeline.Folders(temporary(stack), temporary(stack))
+            query = pipeline.start(spark, used, starting, folders, results)
+            stack.callback(stop_idle, query)
+
+            def look() -> None:
+                ran.batches, ran.busy = progress(query), stopwatch.times(folders.stopwatch)
+
+            def follow() -> None:
+                if live is not None and live.is_due():
+                    look()
+                    live.update(ran)
+
+            # The first, empty batch compiles the query; the replay's clock should not run against that.
+            wait_for_first_batch(query)
+            replay.start()
+            stack.callback(replay.stop)
+            finished = watch(replay, query, results, wanted.num_rows, follow)
+            wait_for_report(query, results)
+            look()
+        ran.differences = compare(wanted, results)
+        if not finished:
+            ran.differences.insert(0, f"only {len(results)} of {wanted.num_rows} rows came out in time")
+        page = report.write(options.report, ran)
+    summary(replay, results, wanted, ran.differences, page)
+    return 1 if ran.differences else 0
+
+
+def temporary(stack: ExitStack) -> Path:
+    """A folder that goes with the demo."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def progress(query: Any) -> list[dict[str, Any]]:
+    """Spark's reports of all micro-batches so far."""
+    return [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
 
 
 @contextmanager
@@ -151,6 +182,16 @@ def wait_for_first_batch(query: Any) -> None:
         time.sleep(0.1)
 
 
+def wait_for_report(query: Any, results: Results) -> None:
+    """Waits until Spark has reported the micro-batch of the last rows, which are there before it ends."""
+    last = max((arrival.batch for arrival in results.arrivals), default=-1)
+    deadline = time.monotonic() + IDLE_TIMEOUT_S
+    while query.isActive and time.monotonic() < deadline:
+        if query.lastProgress is not None and query.lastProgress["batchId"] >= last:
+            return
+        time.sleep(0.1)
+
+
 def stop_idle(query: Any) -> None:
     """Stops the query between two micro-batches, if it comes to rest: tasks that are cut off end in tracebacks.
 
@@ -168,8 +209,8 @@ def stop_idle(query: Any) -> None:
     query.stop()
 
 
-def watch(replay: Replay, query: Any, results: Results, wanted: int) -> bool:
-    """Shows progress until every row is there; false when they do not come."""
+def watch(replay: Replay, query: Any, results: Results, wanted: int, follow: Callable[[], None]) -> bool:
+    """Shows progress until every row is there, and calls `follow` now and then; false when they do not come."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     settled: float | None = None
@@ -181,7 +222,8 @@ def watch(replay: Replay, query: Any, results: Results, wanted: int) -> bool:
             p = replay.progress
             rate = p.rates[-1][1] / p.rates[-1][0] if p.rates and p.rates[-1][0] > 0 else 0
             bars.update(sent, completed=p.minutes, note=f"{p.label or '-'}  {p.records:,} records  {rate:,.0f}/s")
-            recent = [delay for _, delay, _ in results.delays[-500:]]
+            follow()
+            recent = [arrival.delay for arrival in results.arrivals[-500:]]
             note = f"{len(results):,} rows" + (f"  delay {sorted(recent)[len(recent) // 2]:.1f} s" if recent else "")
             bars.update(done, completed=len(results), note=note)
             if p.error is not None:
@@ -225,7 +267,7 @@ def compare(wanted: pa.Table, results: Results) -> list[str]:
 
 def summary(replay: Replay, results: Results, wanted: pa.Table, differences: list[str], page: Path) -> None:
     """Says how it went."""
-    delays = sorted(delay for _, delay, _ in results.delays)
+    delays = sorted(arrival.delay for arrival in results.arrivals)
     if delays:
         p50, p99 = delays[len(delays) // 2], delays[min(int(len(delays) * 0.99), len(delays) - 1)]
         say(

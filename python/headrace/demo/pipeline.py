@@ -5,20 +5,35 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from headrace.demo import data
+from headrace.demo import data, stopwatch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.demo.cluster import Cluster
 
-WATERMARK = "10 minutes"
+WATERMARK_MINUTES = 10
 """Data time that a partition may lag behind the others; a quarter of a second at the demo's pace."""
+
+
+class Arrival(NamedTuple):
+    """When a row came out, and how."""
+
+    at: float
+    """Seconds since the epoch."""
+    delay: float
+    """Seconds since the last record was sent that belongs to it."""
+    minute: str
+    """Of the row."""
+    batch: int
+    """Number of the micro-batch that handed it out."""
 
 
 @dataclass
@@ -29,28 +44,47 @@ class Results:
     """(flow, speed, lanes) by site and minute."""
     repeated: int = 0
     """Rows that came out twice; must stay 0."""
-    delays: list[tuple[float, float, int]] = field(default_factory=list)
-    """(seconds since the epoch, end-to-end seconds, rows) of each group of rows with one delay."""
+    arrivals: list[Arrival] = field(default_factory=list)
+    """Of each row, in the order in which they came."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, rows: list[Any], at: float) -> None:
-        """Adds rows that came out at a time."""
+    def take(self, rows: list[Any], at: float, batch: int) -> None:
+        """Adds rows that came out at a time, of a micro-batch."""
         with self.lock:
             for row in rows:
                 key = (row["site"], row["minute"])
                 self.repeated += key in self.rows
                 self.rows[key] = (row["flow"], row["speed"], row["lanes"])
-                self.delays.append((at, at - row["sent_ms"] / 1000, 1))
+                self.arrivals.append(Arrival(at, at - row["sent_ms"] / 1000, row["minute"], batch))
+
+    def copy(self) -> Results:
+        """What has come out until now; it does not change any more."""
+        with self.lock:
+            return Results(dict(self.rows), self.repeated, list(self.arrivals))
 
     def __len__(self) -> int:
         """Distinct rows."""
         return len(self.rows)
 
 
-def source(spark: SparkSession, cluster: Cluster, topic: str, starting: str, fields: str) -> DataFrame:
-    """One of the two topics as a stream, whose values are structs of these fields of its schema."""
+@dataclass(frozen=True)
+class Folders:
+    """Where a query keeps what it needs, and notes its times."""
+
+    checkpoint: Path
+    stopwatch: Path
+
+
+def source(  # noqa: PLR0917  (each is one option)
+    spark: SparkSession, cluster: Cluster, topic: str, starting: str, fields: str, notes: Path
+) -> DataFrame:
+    """One of the two topics as a stream, whose values are structs of these fields of its schema.
+
+    It is ``format("headrace")`` with a stopwatch.
+    """
     return (
-        spark.readStream.format("headrace")
+        spark.readStream.format(stopwatch.TimedSource.name())
+        .option(stopwatch.FOLDER, str(notes))
         .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
         .option("subscribe", topic)
         .option("startingOffsets", starting)
@@ -71,15 +105,17 @@ def measurements(raw: DataFrame, kind: str) -> DataFrame:
         F.col("value.timestamp").alias("minute"),
         F.col(f"value.{kind}"),
         F.unix_millis("timestamp").alias(f"{kind}_sent_ms"),
-    ).withWatermark("minute", WATERMARK)
+    ).withWatermark("minute", f"{WATERMARK_MINUTES} minutes")
 
 
 def start(
-    spark: SparkSession, cluster: Cluster, starting: dict[str, str], checkpoint: str, results: Results
+    spark: SparkSession, cluster: Cluster, starting: dict[str, str], folders: Folders, results: Results
 ) -> StreamingQuery:
     """Starts the query; its rows arrive in ``results``."""
+    spark.dataSource.register(stopwatch.TimedSource)
+    notes = folders.stopwatch
     flow, speed = (
-        measurements(source(spark, cluster, topic, starting[topic], f"internalId,{kind},timestamp"), kind)
+        measurements(source(spark, cluster, topic, starting[topic], f"internalId,{kind},timestamp", notes), kind)
         for kind, topic in (("flow", data.FLOW_TOPIC), ("speed", data.SPEED_TOPIC))
     )
     per_lane = flow.join(speed, ["site", "lane", "minute"], "inner")
@@ -91,15 +127,15 @@ def start(
     )
     result = per_site.withColumn("minute", F.date_format("minute", "yyyy-MM-dd HH:mm"))
 
-    def take(batch: DataFrame, _batch_id: int) -> None:
+    def take(batch: DataFrame, batch_id: int) -> None:
         # A filter in the query would be pushed below the watermark, which would then never pass the last minute.
         rows = [row for row in batch.collect() if row["site"] != data.END_SITE]
-        results.take(rows, time.time())
+        results.take(rows, time.time(), batch_id)
 
     return (
         result.writeStream.outputMode("append")
         .foreachBatch(take)
-        .option("checkpointLocation", checkpoint)
+        .option("checkpointLocation", str(folders.checkpoint))
         .queryName("traffic")
         .start()
     )

@@ -37,6 +37,8 @@ class Progress:
     error: Exception | None = None
     rates: list[tuple[float, int]] = field(default_factory=list)
     """Seconds since the start, and records sent so far."""
+    sent_at: dict[str, float] = field(default_factory=dict)
+    """When each minute was sent, by its label, in seconds since the epoch."""
 
 
 class Replay:
@@ -83,6 +85,7 @@ class Replay:
 
     def _send(self, producer: Producer, minute: data.Minute) -> None:
         # Each minute is acknowledged before the next is sent, so no partition ever runs ahead of another by more.
+        self.progress.sent_at[minute.label] = time.time()
         sent = [
             producer.send_arrow(topic, records, value=self._formats[topic])
             for topic, records in ((data.FLOW_TOPIC, minute.flow), (data.SPEED_TOPIC, minute.speed))
