@@ -103,7 +103,7 @@
     const strip = html("div", "colours"), ends = html("div", "ends"), sizes = html("div", "sizes");
     strip.style.background = `linear-gradient(90deg, ${COLOURS.map(rgb => `rgb(${rgb})`)})`;
     for (let i = 0; i < 4; i++) ends.append(html("span", "", `${SPEEDS[0] + i * (SPEEDS[1] - SPEEDS[0]) / 3}`));
-    for (const flow of [full / 6, full / 2, full]) {
+    for (const flow of [full / 5, full / 2, full]) {
       const r = radius(flow), size = 2 * r + 2;
       const circle = make("svg", { width: size, height: size, "aria-hidden": true },
         make("circle", { cx: r + 1, cy: r + 1, r }));
@@ -172,7 +172,7 @@
   function take(taken) {
     data = taken;
     const top = data.sites.reduce((most, site) => site.flow.reduce((a, b) => Math.max(a, b ?? 0), most), 0);
-    full = Math.max(Math.ceil(top / 1000) * 1000, 2000);
+    full = top ? Math.max(Math.ceil(top / 1000) * 1000, 2000) : 6000;
     if (!cells.length) {
       const marks = drawMap();
       cells = data.sites.map((site, i) => ({ ...marks[i], ...drawCell(site, i) }));

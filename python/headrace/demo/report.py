@@ -136,7 +136,6 @@ def _parts(run: Run) -> list[tuple[Arrival, delay.Parts]]:
 def _delay(run: Run, parts: list[tuple[Arrival, delay.Parts]]) -> go.Figure:
     """A bar for each micro-batch: the mean of each part; and above it the p99 of whole delays."""
     figure = _plots.figure(340, barmode="stack", bargap=0)
-    begun = min((arrival.at for arrival in run.results.arrivals), default=0.0)
     by_batch: dict[float, list[tuple[Arrival, delay.Parts]]] = {}
     for row in parts:
         by_batch.setdefault(row[0].at, []).append(row)
@@ -144,16 +143,16 @@ def _delay(run: Run, parts: list[tuple[Arrival, delay.Parts]]) -> go.Figure:
     widths = [(at - before) * 0.85 for before, at in pairwise(times)]
     widths = [min(widths, default=1.0), *widths] if times else []
     made = [delay.means(by_batch[at]) for at in times]
-    x = [round(at - begun - width / 2, 3) for at, width in zip(times, widths, strict=True)]
+    x = [round(at - run.replay.started_at - width / 2, 3) for at, width in zip(times, widths, strict=True)]
     for part, (colour, name) in PARTS.items():
         y = [round(getattr(mean, part), 4) for mean in made]
         figure.add_bar(x=x, y=y, width=widths, name=name, marker={"color": colour, "line": {"width": 0}})
     tops = [percentile([arrival.delay for arrival, _ in by_batch[at]], 0.99) for at in times]
     line = {"color": _TOP, "width": 2, "dash": "dot"}
-    figure.add_scatter(x=x, y=tops, name="p99 of the rows", mode="lines", line=line)
+    figure.add_scatter(x=x, y=tops, name="p99 of the rows", mode="lines+markers", line=line, marker={"size": 4})
     figure.update_traces(hovertemplate="%{y:.2f} s")
     figure.update_layout(hovermode="x unified")
-    figure.update_xaxes(title="seconds since the first result", rangemode="tozero")
+    figure.update_xaxes(title="seconds since the first record", rangemode="tozero")
     figure.update_yaxes(title="seconds", rangemode="tozero")
     return figure
 
