@@ -97,6 +97,14 @@ class Browser:
         done = self._call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(done["data"]))
 
+    def close(self) -> bool:
+        """Has the browser end; false if it does not listen any more."""
+        with suppress(AssertionError, OSError):
+            self._session = ""
+            self._call("Browser.close")
+            return True
+        return False
+
     def _call(self, method: str, **given: Any) -> dict[str, Any]:
         self._count += 1
         message = {"id": self._count, "method": method, "params": given}
@@ -143,10 +151,14 @@ def browser() -> Iterator[Browser]:
         )
         os.close(theirs_in)
         os.close(theirs_out)
+        shown = None
         try:
-            yield Browser(ours_out, ours_in)
+            shown = Browser(ours_out, ours_in)
+            yield shown
         finally:
-            process.terminate()
+            # One that is killed leaves its own children to others.
+            if shown is None or not shown.close():
+                process.terminate()
             process.wait(20)
 
 

@@ -60,20 +60,25 @@ const headraceCharts = (() => {
     probe.remove();
     return found;
   };
-  const paint = () => {
+  const colours = () => {
     const ink = seen("--chart-ink"), grid = seen("--chart-grid"), card = seen("--chart-card");
-    if (!ink) return;
+    if (!ink) return {};
     const changed = { "font.color": ink, "hoverlabel.bgcolor": card, "hoverlabel.font.color": ink };
     for (const axis of ["xaxis", "yaxis"]) {
       for (const line of ["gridcolor", "zerolinecolor", "linecolor"]) changed[`${axis}.${line}`] = grid;
     }
-    plots().forEach(plot => Plotly.relayout(plot, changed));
+    return changed;
+  };
+  const paint = () => {
+    const changed = colours();
+    if (Object.keys(changed).length) plots().forEach(plot => Plotly.relayout(plot, changed));
   };
   const update = (id, drawn) => {
     const plot = document.getElementById(id);
+    const legend = document.querySelector(`.legend[data-chart="${id}"]`), wanted = legend ? shown(legend) : [];
+    wanted.forEach((on, i) => { drawn.data[i].visible = on; });
     Plotly.react(plot, drawn.data, { ...drawn.layout, width: plot.clientWidth });
-    document.querySelectorAll(`.legend[data-chart="${id}"]`).forEach(legend => show(legend, shown(legend)));
-    paint();
+    Plotly.relayout(plot, colours());
   };
   return { paint, update };
 })();

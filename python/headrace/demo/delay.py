@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.demo import data
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.demo.pipeline import Arrival
-
-_LABEL: Final = "%Y-%m-%d %H:%M"
 
 
 class Parts(NamedTuple):
@@ -56,16 +54,27 @@ class Busy:
                 self._ends.append(ended)
         lengths = (end - begin for begin, end in zip(self._begins, self._ends, strict=True))
         self._sums = list(accumulate(lengths, initial=0.0))
+        self._known: dict[float, float] = {}  # rows of one micro-batch ask for the same moments
 
     def between(self, start: float, stop: float) -> float:
         """Seconds of work between two moments."""
         return max(self._until(stop) - self._until(start), 0.0)
 
     def _until(self, moment: float) -> float:
+        if moment not in self._known:
+            self._known[moment] = self._sum(moment)
+        return self._known[moment]
+
+    def _sum(self, moment: float) -> float:
         at = bisect_left(self._begins, moment)
         if at == 0:
             return 0.0
         return self._sums[at - 1] + min(moment, self._ends[at - 1]) - self._begins[at - 1]
+
+
+def stamp(label: str) -> dt.datetime:
+    """The time that a minute's label says, as if it were UTC."""
+    return dt.datetime.fromisoformat(label).replace(tzinfo=dt.timezone.utc)
 
 
 def runs(batches: Iterable[Mapping[str, Any]]) -> dict[int, tuple[float, float]]:
@@ -81,14 +90,14 @@ def runs(batches: Iterable[Mapping[str, Any]]) -> dict[int, tuple[float, float]]
 def passing(sent_at: Mapping[str, float], watermark: dt.timedelta) -> dict[str, float]:
     """When each minute could be passed by the watermark: the time of sending of the first one far enough behind it."""
     labels = sorted(label for label in sent_at if label != data.END_SITE)
-    stamps = [dt.datetime.strptime(label, _LABEL).replace(tzinfo=dt.timezone.utc) for label in labels]
+    stamps = [stamp(label) for label in labels]
     times = [sent_at[label] for label in labels]
     if data.END_SITE in sent_at:
         stamps.append(stamps[-1] + data.END_AFTER)
         times.append(sent_at[data.END_SITE])
     found = {}
-    for label, stamp in zip(labels, stamps, strict=False):
-        at = bisect_left(stamps, stamp + watermark)
+    for label, of in zip(labels, stamps, strict=False):
+        at = bisect_left(stamps, of + watermark)
         if at < len(stamps):
             found[label] = times[at]
     return found

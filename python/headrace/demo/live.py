@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from headrace.demo.report import Run
 
 EVERY_S: Final = 1.0
-"""How often what is new is written."""
+"""How often what is new is written, at most."""
+SHARE: Final = 0.1
+"""Of the time, at most, that goes into writing: the demo itself needs the processor."""
 
 
 class Live:
@@ -30,7 +32,7 @@ class Live:
     def __init__(self, page: Path) -> None:
         self._page = page
         self._script = page.with_name(f"{page.stem}.live.js")
-        self._written = 0.0
+        self._due = 0.0
         self._turn = 0
 
     def begin(self, run: Run) -> None:
@@ -48,14 +50,16 @@ class Live:
 
     def is_due(self) -> bool:
         """Whether what is new should be written again."""
-        return time.monotonic() - self._written >= EVERY_S
+        return time.monotonic() >= self._due
 
     def update(self, run: Run) -> None:
         """Writes what is new."""
+        began = time.monotonic()
         self._turn += 1
         news = {"turn": self._turn, **report.state(_now(run))}
         report.replace(self._script, f"headraceLive({report.inline(news)});\n")
-        self._written = time.monotonic()
+        ended = time.monotonic()
+        self._due = ended + max(EVERY_S, (ended - began) * (1 / SHARE - 1))
 
 
 def _now(run: Run) -> Run:

@@ -7,7 +7,7 @@
   const MAP = { width: 360, side: 46, top: 30, radius: 15, beside: 11 };
   const PLOT = { flow: 84, strip: 90, height: 100 };
   const POLL_MS = 700;
-  const DRAW_MS = 100; // at the least between two pictures: a demo that runs needs the processor itself
+  const DRAW_MS = 100, DRAW_LIVE_MS = 250; // from one picture to the next: a demo that runs needs the processor itself
 
   const byId = id => document.getElementById(id);
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -238,9 +238,9 @@
     const pace = data.running ? Math.max(data.pace, (last - at) / 3) : Number(byId("pace").value);
     const to = at + Math.min(now - before, 2000) / 1000 * pace;
     before = now;
-    const isNew = Math.floor(to) !== Math.floor(drawn) && now - drawnAt >= DRAW_MS;
+    const isDue = now - drawnAt >= (data.running ? DRAW_LIVE_MS : DRAW_MS);
     at = Math.min(to, last);
-    if (isNew || (at >= last && drawn < last)) show(at);
+    if ((isDue && Math.floor(to) !== Math.floor(drawn)) || (at >= last && drawn < last)) show(at);
     if (at >= last && !data.running) return play(false);
     next();
   }

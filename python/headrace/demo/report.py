@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +41,6 @@ PARTS: Final = {
 """Colour and name of each part of a delay: to be told apart also by who sees no red or no green."""
 
 _SENT, _TAKEN, _TOP = "#00875f", "#c77700", "#e03131"
-_LABEL: Final = "%Y-%m-%d %H:%M"
 
 
 @dataclass
@@ -101,15 +100,16 @@ def percentile(values: list[float], share: float) -> float:
 
 def traffic(run: Run) -> dict[str, Any]:
     """Flow and speed of each site by minute, where the sites are, and the roads between them, in km."""
-    stamps = [datetime.strptime(minute, _LABEL).replace(tzinfo=timezone.utc) for _, minute in run.results.rows]
-    first, last = (min(stamps), max(stamps)) if stamps else (None, None)
-    count = int((last - first) / timedelta(minutes=1)) + 1 if first and last else 0
+    stamps = {minute: delay.stamp(minute) for minute in {minute for _, minute in run.results.rows}}
+    first = min(stamps.values(), default=None)
+    at = {minute: int((stamp - first) / timedelta(minutes=1)) for minute, stamp in stamps.items()} if first else {}
+    count = max(at.values(), default=-1) + 1
     cells: dict[str, tuple[list[int | None], list[float | None]]] = {
         site.id: ([None] * count, [None] * count) for site in run.sites
     }
-    for ((site, _), (flow, speed, _)), stamp in zip(run.results.rows.items(), stamps, strict=True):
-        at = int((stamp - first) / timedelta(minutes=1)) if first else 0
-        cells[site][0][at], cells[site][1][at] = flow, round(speed, 1)
+    for (site, minute), (flow, speed, _) in run.results.rows.items():
+        flows, speeds = cells[site]
+        flows[at[minute]], speeds[at[minute]] = flow, round(speed, 1)
     places = [tuple(round(km, 3) for km in data.place_km(site)) for site in run.sites]
     numbers = {site.id: number for number, site in enumerate(run.sites)}
     return {
