@@ -212,7 +212,7 @@ def _tiles(run: Run, parts: list[tuple[Arrival, delay.Parts]]) -> str:
         ("", _seconds(percentile(delays, 0.5)), "end-to-end delay, p50"),
         ("", _seconds(percentile(delays, 0.99)), "end-to-end delay, p99"),
         ("", _seconds(mean.headrace) if mean else "-", "of it in headrace, mean"),
-        ("", f"{run.replay.records / sent_s if sent_s else 0:,.0f}/s", f"records a second over {sent_s:.0f} s"),
+        ("", f"{run.replay.records / sent_s if sent_s else 0:,.0f}", f"records a second over {sent_s:.0f} s"),
     ]
     return "".join(f'<div class="tile {kind}"><b>{value}</b><span>{text}</span></div>' for kind, value, text in tiles)
 
