@@ -74,7 +74,13 @@ impl<D: Disk> Direct<D> {
         stands
     }
 
-    pub(crate) fn handle_not_exposed(&mut self, link: LinkId, key: u64) {
+    pub(crate) fn handle_not_exposed(&mut self, context: &mut Context<D>, link: LinkId, key: u64) {
+        let pushed = self.links.get(&link).and_then(|link| link.pushed.as_ref());
+        if pushed.is_some_and(|pushed| pushed.key() == key) {
+            // Its leader would wait for the ring for ever.
+            let why = "the ring that its leader is to push into cannot be exposed".to_owned();
+            return self.close_byzantine(context, link, why);
+        }
         let is = |grant: &Grant| grant.link == link && grant.has_key(key);
         if let Some(id) = self.grants.iter().find(|(_, grant)| is(grant)).map(|(id, _)| *id) {
             self.end_grant(id);

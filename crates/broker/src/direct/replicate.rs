@@ -39,6 +39,10 @@ pub(super) struct PushRing {
 }
 
 impl PushRing {
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.ring.bytes()
     }

@@ -54,7 +54,8 @@ impl<D: Disk> Broker<D> {
 
     /// What was to be exposed under a key cannot be; its grant ends.
     pub fn handle_not_exposed(&mut self, link: LinkId, key: u64) {
-        self.direct.handle_not_exposed(link, key);
+        self.direct.handle_not_exposed(&mut self.context, link, key);
+        self.settle();
     }
 
     /// A link has ended. Over verbs its client learns of it by the end of its connection, and from nobody else.

@@ -25,7 +25,7 @@ const CLIENT_ID: &str = "headrace-leader";
 /// After a failure a follower is asked again after so long, and each time after twice as long, up to the second figure.
 const RETRY_MS: u64 = 1000;
 const RETRY_MAX_MS: u64 = 60_000;
-/// An answer takes so long at most, and so does making a link.
+/// An answer takes so long at most, and so does making a link, and the memory of a ring.
 const ANSWER_MS: u64 = 10_000;
 /// Most partitions of one request.
 const PLACES_MAX: usize = 1000;
@@ -95,6 +95,8 @@ struct Ring {
     key: u64,
     bytes: u64,
     credits: usize,
+    /// Its memory comes until then.
+    until: u64,
     /// Bytes written since it was new, and those of them that the follower has taken.
     written: u64,
     taken: u64,
@@ -166,7 +168,7 @@ pub(super) struct Pusher {
     /// What this broker's end of a link over RDMA says of itself, once it is made.
     hello: Option<Vec<u8>>,
     state: State,
-    /// How often no link has come about since there was one.
+    /// How often no link has come about, or one has ended over which the follower took nothing.
     failures: u32,
     last_correlation_id: i32,
     in_flight: Option<InFlight>,
@@ -244,9 +246,6 @@ impl Pusher {
 
     /// The connection or the link has ended: nothing is pushed until there is another.
     pub(super) fn closed(&mut self, now_ms: u64) {
-        if self.state == State::Linked {
-            self.failures = 0;
-        }
         let wait_ms = RETRY_MS.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX_MS);
         self.failures = self.failures.saturating_add(1);
         self.reset(State::Closed(now_ms.saturating_add(wait_ms)));
@@ -295,6 +294,16 @@ impl Pusher {
         self.exposed.insert(key, bytes);
     }
 
+    /// Whether the follower's ring can be written: it is known, and its memory has come.
+    fn has_ring(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| self.exposed.get(&ring.key) == Some(&ring.bytes))
+    }
+
+    /// Until when the memory of a ring that is known is waited for.
+    fn ring_due(&self) -> Option<u64> {
+        self.ring.as_ref().filter(|_| !self.has_ring()).map(|ring| ring.until)
+    }
+
     /// When there is something to be done, if nothing else happens.
     pub(super) fn due(&self) -> Option<u64> {
         let in_flight = self.in_flight.as_ref().map(|one| one.deadline);
@@ -303,7 +312,7 @@ impl Pusher {
             State::Making(until) | State::Linking(until) => Some(until),
             // To be asked at once, but for what was asked before.
             State::Linked if self.in_flight.is_none() && !self.released.is_empty() => Some(0),
-            State::Linked => in_flight.into_iter().chain(self.owed_due).min(),
+            State::Linked => in_flight.into_iter().chain(self.owed_due).chain(self.ring_due()).min(),
             State::Connecting | State::Connected | State::Never => in_flight,
         }
     }
@@ -316,6 +325,7 @@ impl Pusher {
         look: impl Fn(Place) -> Option<i32>,
     ) -> Option<Wish> {
         let is_late = self.in_flight.as_ref().is_some_and(|one| one.deadline <= now_ms)
+            || self.ring_due().is_some_and(|until| until <= now_ms)
             || matches!(self.state, State::Making(until) | State::Linking(until) if until <= now_ms);
         if is_late {
             self.closed(now_ms);
@@ -354,14 +364,20 @@ impl Pusher {
             return self.send(&DirectReleaseRequest { ids }, Asked::Release, now_ms);
         }
         let mut asked = BTreeMap::new();
-        while asked.len() < PLACES_MAX
+        let has_ring = self.has_ring();
+        if self.wanted.is_empty() || (self.ring.is_some() && !has_ring) {
+            return None;
+        }
+        // Without a ring that one alone is asked for: whoever grants a copy no longer fetches it.
+        while has_ring
+            && asked.len() < PLACES_MAX
             && let Some(place) = self.wanted.pop_first()
         {
             if let Some(epoch) = look(place) {
                 asked.insert(place, epoch);
             }
         }
-        if asked.is_empty() {
+        if has_ring && asked.is_empty() {
             return None;
         }
         let mut request = GrantReplicateRequest {
@@ -438,7 +454,8 @@ impl Pusher {
                     Some(_) => return Err(Some("it names another ring".to_owned())),
                     None => {
                         let (written, taken, next_order) = (0, 0, 0);
-                        self.ring = Some(Ring { key, bytes, credits, written, taken, next_order });
+                        let until = now_ms.saturating_add(ANSWER_MS);
+                        self.ring = Some(Ring { key, bytes, credits, until, written, taken, next_order });
                     }
                 }
                 let mut granted = Vec::new();
@@ -507,10 +524,10 @@ impl Pusher {
         mut next: impl FnMut(Place, &Pushing, u64) -> Next,
         out: &mut VecDeque<PushAction>,
     ) {
-        let Some(ring) = &mut self.ring else { return };
-        if self.exposed.get(&ring.key) != Some(&ring.bytes) {
+        if !self.has_ring() {
             return;
         }
+        let Some(ring) = &mut self.ring else { return };
         while let Some(place) = self.ready.front().copied() {
             if self.sent.len() >= ring.credits {
                 return;
@@ -570,6 +587,7 @@ impl Pusher {
         if ack.base_offset != sent.end {
             return Err(format!("its copy ends at {} and not at {}", ack.base_offset, sent.end));
         }
+        self.failures = 0;
         Ok(Some((sent.place, copy.epoch, sent.end)))
     }
 }
@@ -632,6 +650,10 @@ mod tests {
         assert_eq!(waits, [0, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000]);
         pusher.state = State::Linked;
         pusher.closed(now_ms);
-        assert_eq!(pusher.due(), Some(now_ms + RETRY_MS), "there was a link");
+        assert_eq!(
+            pusher.due(),
+            Some(now_ms + RETRY_MAX_MS),
+            "there was a link, over which nothing was taken"
+        );
     }
 }

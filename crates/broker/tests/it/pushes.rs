@@ -153,6 +153,30 @@ fn a_batch_that_no_ring_has_room_for_is_fetched() {
 }
 
 #[test]
+fn a_follower_whose_memory_cannot_be_had_fetches_in_the_same_in_sync_set() {
+    for withholds in [false, true] {
+        let mut trio = Trio::new(&[1, 2, 3], &[("replica.lag.time.max.ms", "2000")]);
+        let without = if withholds { &mut trio.withheld } else { &mut trio.unexposed };
+        without.extend([1, 2, 3]);
+        trio.create("t", 1, 3, &[]);
+        trio.pass(12_000);
+        let leader = trio.leader("t", 0);
+        assert_eq!(trio.append("t", &["a"]), 0);
+        trio.pass(600_000);
+        assert_eq!(trio.append("t", &["b"]), 1);
+        assert_eq!((trio.pushed, trio.state(leader, "t", 0).2.len()), (0, 3));
+        assert_alike(&trio, leader);
+        assert!(trio.attempts < 60, "{} links in ten minutes", trio.attempts);
+        trio.unexposed.clear();
+        trio.withheld.clear();
+        trio.pass(61_000);
+        trio.append("t", &["c"]);
+        assert!(trio.pushed > 0);
+        assert_alike(&trio, leader);
+    }
+}
+
+#[test]
 fn what_a_leader_that_was_replaced_has_under_way_is_refused() {
     let (mut trio, first) = three(&[]);
     trio.append("t", &["a"]);

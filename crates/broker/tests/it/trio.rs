@@ -184,6 +184,11 @@ pub(crate) struct Trio {
     last_link: u64,
     /// Brokers on a host of their own, which no link reaches.
     pub(crate) apart: BTreeSet<i32>,
+    /// Brokers whose cards take no memory, or that say nothing of it at all.
+    pub(crate) unexposed: BTreeSet<i32>,
+    pub(crate) withheld: BTreeSet<i32>,
+    /// Links that leaders have tried to make.
+    pub(crate) attempts: u64,
     /// Bytes of records that were pushed, and the writes that had some.
     pub(crate) pushed: u64,
     pub(crate) writes: u64,
@@ -252,6 +257,9 @@ impl Trio {
             links: BTreeMap::new(),
             last_link: 0,
             apart: BTreeSet::new(),
+            unexposed: BTreeSet::new(),
+            withheld: BTreeSet::new(),
+            attempts: 0,
             pushed: 0,
             writes: 0,
             over_verbs: 0,

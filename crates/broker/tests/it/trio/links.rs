@@ -94,6 +94,7 @@ impl Trio {
             match action {
                 PushAction::Connect { node: to, address, token } => {
                     assert_eq!(address, format!("links-{to}"));
+                    self.attempts += 1;
                     let lasting = self.apart.contains(&to) || self.apart.contains(&id);
                     self.last_link += 1;
                     let link = LinkId(self.last_link);
@@ -201,6 +202,10 @@ impl Trio {
             };
             let leader = *leader;
             match action {
+                LinkAction::ExposeToWrite { .. } if self.withheld.contains(&id) => {}
+                LinkAction::ExposeToWrite { key, .. } if self.unexposed.contains(&id) => {
+                    self.nodes.get_mut(&id).unwrap().broker.handle_not_exposed(link, key);
+                }
                 LinkAction::ExposeToWrite { key, memory, .. } => {
                     let region = Region::whole(memory);
                     let bytes = region.len() as u64;
