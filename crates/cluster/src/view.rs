@@ -71,6 +71,9 @@ pub struct Changed {
     pub topics: BTreeSet<String>,
     /// Partitions.
     pub partitions: BTreeSet<Place>,
+    /// It was found by comparing what was read anew with what was known. A store that was restored from a backup looks the same,
+    /// so what is gone need not have been deleted.
+    pub compared: bool,
 }
 
 impl Changed {
@@ -162,6 +165,7 @@ impl View {
             nodes: differing(&self.nodes, &other.nodes),
             topics: differing(&self.topics, &other.topics),
             partitions: differing(&self.partitions, &other.partitions),
+            compared: true,
         }
     }
 

@@ -1,10 +1,12 @@
 //! Topics as the view has them: those that are new, have other settings or more partitions, or are gone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use headrace_cluster::model::TopicValue;
 use headrace_cluster::view::Changed;
 use headrace_log::Disk;
+use headrace_wire::uuid::Uuid;
 
 use super::Replication;
 use crate::context::{Change, Context};
@@ -21,7 +23,7 @@ impl<D: Disk> Replication<D> {
         changed: &Changed,
         places: &mut BTreeSet<Place>,
     ) {
-        if !self.has_seen {
+        if changed.compared {
             self.put_unknown_aside(context);
         }
         let names: Vec<String> = changed.topics.iter().cloned().collect();
@@ -30,26 +32,28 @@ impl<D: Disk> Replication<D> {
         }
     }
 
-    /// At the first look: topics that the cluster does not have. They may have been deleted while the broker was down, or the
-    /// store be another; so they are kept, under other names.
+    /// Whenever the cluster was read anew: topics that it does not have. They may have been deleted while nobody watched, or the
+    /// store be another or an older one; so they are kept, under other names.
     fn put_unknown_aside(&mut self, context: &mut Context<D>) {
         let Some(cluster) = &context.cluster else { return };
         let topics = &cluster.member.view().topics;
         let is_known = |name: &str, id: &str| topics.get(name).is_some_and(|topic| topic.value.id == id);
-        let unknown: Vec<String> = context
+        let unknown: Vec<(Uuid, Arc<str>)> = context
             .store
             .topics()
             .filter(|topic| !is_known(&topic.name, &topic.id.to_string()))
-            .map(|topic| topic.name.to_string())
+            .map(|topic| (topic.id, topic.name.clone()))
             .collect();
-        for name in unknown {
+        for (id, name) in unknown {
+            self.stop_copies(id);
             match context.store.set_aside(&name) {
-                Ok(names) => {
+                Ok((names, watchers)) => {
                     let names = names.join(", ");
                     let why = format!(
                         "the cluster has no topic {name} of this id; its folders are kept as {names}"
                     );
                     context.store.note_trouble(&why);
+                    context.changes.push_back(Change::TopicDeleted { id, name, watchers });
                 }
                 Err(error) => context.store.note_trouble(&error),
             }
@@ -83,6 +87,19 @@ impl<D: Disk> Replication<D> {
 
     fn remove_topic(&mut self, context: &mut Context<D>, name: &str) {
         let Some(id) = context.store.by_name(name).map(|topic| topic.id) else { return };
+        self.stop_copies(id);
+        match context.store.start_removal(name) {
+            Ok(Some((removing, watchers))) => {
+                self.removing.push(removing);
+                context.changes.push_back(Change::TopicDeleted { id, name: name.into(), watchers });
+            }
+            Ok(None) => {}
+            Err(error) => context.store.note_trouble(&error),
+        }
+    }
+
+    /// Nothing of a topic is copied or made any more.
+    fn stop_copies(&mut self, id: Uuid) {
         let places: Vec<Place> =
             self.copied_from.range((id, 0)..=(id, i32::MAX)).map(|(place, _)| *place).collect();
         for place in places {
@@ -93,14 +110,6 @@ impl<D: Disk> Replication<D> {
             }
         }
         self.placing.forget_topic(|place| place.0 == id);
-        match context.store.start_removal(name) {
-            Ok(Some((removing, watchers))) => {
-                self.removing.push(removing);
-                context.changes.push_back(Change::TopicDeleted { id, name: name.into(), watchers });
-            }
-            Ok(None) => {}
-            Err(error) => context.store.note_trouble(&error),
-        }
     }
 
     /// Removes some directories of topics that are gone.

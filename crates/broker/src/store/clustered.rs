@@ -212,15 +212,18 @@ impl<D: Disk> Store<D> {
         failed
     }
 
-    /// Takes a topic out of the store and keeps its directories under other names, which are answered.
-    pub(crate) fn set_aside(&mut self, name: &str) -> Result<Vec<String>, LogError> {
-        let Some(topic) = self.take(name) else { return Ok(Vec::new()) };
+    /// Takes a topic out of the store and keeps its directories under other names, which are answered, with the tokens of the
+    /// fetches that wait for it.
+    pub(crate) fn set_aside(&mut self, name: &str) -> Result<(Vec<String>, Vec<u64>), LogError> {
+        let Some(topic) = self.take(name) else { return Ok((Vec::new(), Vec::new())) };
         let hosted: Vec<i32> = topic.hosted().map(|(index, _)| index).collect();
-        drop(topic);
+        let partitions = topic.partitions.into_iter().flatten();
+        let watchers =
+            partitions.flat_map(|partition| [partition.watchers, partition.followers].concat()).collect();
         let names = hosted.iter().map(|index| format!("{name}-{index}"));
         let names = self.rename_aside(names)?;
         self.store_state()?;
-        Ok(names)
+        Ok((names, watchers))
     }
 
     /// Takes copies out of the store and keeps their directories under other names; both names of each.

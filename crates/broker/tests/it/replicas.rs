@@ -401,6 +401,30 @@ fn a_broker_that_was_told_to_goes_by_a_store_that_was_restored_and_remembers_tha
 }
 
 #[test]
+fn brokers_that_run_keep_the_folders_of_a_topic_that_a_restored_store_does_not_know() {
+    let (mut trio, _) = three(&[]);
+    trio.append("t", &["a"]);
+    let backup = trio.back_up();
+    trio.create("later", 1, 3, &[]);
+    trio.pass(1000);
+    trio.append("later", &["acknowledged"]);
+    trio.restore_under_a_later_revision(&backup);
+    trio.pass(20_000);
+    for id in [1, 2, 3] {
+        assert_eq!(trio.files(id, "later-0/"), Vec::<String>::new());
+        assert!(
+            !trio.files(id, "later-0.0stray/").is_empty(),
+            "broker {id} has removed acknowledged records"
+        );
+        let troubles = trio.troubles(id);
+        let says =
+            troubles.iter().any(|why| why.contains("no topic later of this id; its folders are kept as"));
+        assert!(says, "{troubles:?}");
+    }
+    assert_eq!(trio.append("t", &["b"]), 1);
+}
+
+#[test]
 fn with_a_store_that_is_older_than_the_logs_nobody_leads_unless_the_topic_wants_it() {
     let (mut trio, first) = three(&[]);
     assert_eq!(trio.append("t", &["a"]), 0);

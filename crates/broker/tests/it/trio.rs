@@ -17,7 +17,7 @@ use headrace_broker::{
     PushAction, PushEvent, PushWrite,
 };
 use headrace_cluster::local::LocalStore;
-use headrace_cluster::store::Watched;
+use headrace_cluster::store::{Change, Watched};
 use headrace_cluster::{Answer, Member, MemberConfig, MemberEvent, Request as StoreRequest, model};
 use headrace_fabric::{Note, Region, SystemMemory};
 use headrace_log::{Disk, MemoryDisk};
@@ -510,6 +510,21 @@ impl Trio {
     pub(crate) fn restore(&mut self, backup: &[u8]) {
         assert!(self.nodes.is_empty());
         self.store = LocalStore::load(backup).unwrap();
+    }
+
+    /// Puts back what the store was, under a later revision, as `etcdctl snapshot restore --bump-revision` does it. Of leases it
+    /// knows nothing.
+    pub(crate) fn restore_under_a_later_revision(&mut self, backup: &[u8]) {
+        let later = self.store.revision() + 100;
+        self.store = LocalStore::load(backup).unwrap();
+        let pair = self.store.get("cluster").unwrap().clone();
+        while self.store.revision() < later {
+            let changes = vec![Change::Put(pair.key.clone(), pair.value.clone(), None)];
+            let now_ms = self.now.mono_ms;
+            self.store.handle(now_ms, 0, 0, &StoreRequest::Commit { compares: vec![], changes });
+            // No lease of a broker that runs is another's.
+            self.store.handle(now_ms, 0, 0, &StoreRequest::Grant { ttl_ms: 1 });
+        }
     }
 
     /// Sends a request to a broker; its correlation id.
