@@ -53,7 +53,7 @@ pub struct View {
     pub partitions: BTreeMap<Place, Partition>,
 }
 
-/// The newest change of a partition that a broker has seen. A store that does not know of it was restored from a backup.
+/// A change of a partition that a broker has seen. A store that does not know of it was restored from a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// The partition.
@@ -132,13 +132,6 @@ impl View {
         }
         self.revision = revision;
         Ok(changed)
-    }
-
-    /// The newest change of those partitions.
-    pub fn newest_of<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Option<Seen> {
-        let seen =
-            |place: &Place| Some(Seen { place: *place, modified: self.partitions.get(place)?.modified });
-        places.into_iter().filter_map(seen).max_by_key(|seen| seen.modified)
     }
 
     /// Which revision of a partition this view has instead of the one that was seen, if it knows nothing of that one. One that is

@@ -100,10 +100,8 @@ impl<D: Disk> Context<D> {
 
     /// Takes note of what the metadata store knows, so that one that knows less is found out at the next start.
     pub(crate) fn note_seen(&mut self, changed: &Changed) {
-        let newest =
-            self.cluster.as_ref().and_then(|cluster| cluster.member.view().newest_of(&changed.partitions));
-        if let Some(seen) = newest {
-            self.store.note_seen(seen, self.now);
+        if let Some(cluster) = &self.cluster {
+            self.store.note_seen(cluster.member.view(), changed, self.now);
         }
     }
 

@@ -54,11 +54,8 @@ impl<D: Disk> Broker<D> {
         let intact_since = self.context.store.intact_since();
         if let Some(cluster) = &mut self.context.cluster {
             let value = NodeValue { host: at.host, port: at.port, rack: at.rack, intact_since };
-            match self.context.store.seen() {
-                Some(seen) if !self.context.config.headrace_metadata_accept_restored => {
-                    cluster.member.remember(seen);
-                }
-                _ => self.context.store.forget_seen(),
+            if !self.context.config.headrace_metadata_accept_restored {
+                cluster.member.remember(self.context.store.seen());
             }
             cluster.member.register(now.mono_ms, value);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_cluster::view::Seen;
+use headrace_cluster::view::{Changed, Seen, View};
 use headrace_log::{Disk, DiskError, LogError};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
@@ -45,24 +45,39 @@ impl<D: Disk> Store<D> {
         self.state.intact_since
     }
 
-    /// The newest change of a partition that this broker has seen in the metadata store.
-    pub(crate) fn seen(&self) -> Option<Seen> {
-        let seen = self.state.seen.as_ref()?;
-        Some(Seen { place: (seen.topic.parse().ok()?, seen.partition), modified: seen.modified })
+    /// Of each topic the newest change of a partition that this broker has seen in the metadata store.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        let all = self.state.seen.iter();
+        all.filter_map(|(id, one)| {
+            Some(Seen { place: (id.parse().ok()?, one.partition), modified: one.modified })
+        })
+        .collect()
     }
 
-    /// Takes note of a change that was seen, for the next start. It is written down a moment later, with those that follow.
-    pub(crate) fn note_seen(&mut self, seen: Seen, now: Now) {
-        if self.seen().is_none_or(|before| before.modified < seen.modified) {
-            let (topic, partition) = (seen.place.0.to_string(), seen.place.1);
-            self.state.seen = Some(SeenState { topic, partition, modified: seen.modified });
+    /// Takes note of changes that were seen, for the next start. They are written down a moment later, with those that follow.
+    /// Of a view that was read anew all is noted, and nothing else: what earlier ones had was compared with it.
+    pub(crate) fn note_seen(&mut self, view: &View, changed: &Changed, now: Now) {
+        let before = changed.compared.then(|| std::mem::take(&mut self.state.seen));
+        let places: Vec<Place> = match &before {
+            Some(_) => view.partitions.keys().copied().collect(),
+            None => changed.partitions.iter().copied().collect(),
+        };
+        let mut is_news = false;
+        for place in places {
+            let (id, partition) = (place.0.to_string(), place.1);
+            if let Some(known) = view.partitions.get(&place) {
+                let one = self.state.seen.entry(id).or_default();
+                if one.modified < known.modified {
+                    *one = SeenState { partition, modified: known.modified };
+                    is_news = true;
+                }
+            } else if view.partitions.range((place.0, 0)..=(place.0, i32::MAX)).next().is_none() {
+                is_news |= self.state.seen.remove(&id).is_some();
+            }
+        }
+        if before.map_or(is_news, |before| before != self.state.seen) {
             self.state_due.get_or_insert(now.mono_ms.saturating_add(SEEN_MS));
         }
-    }
-
-    /// The next start is to go by the metadata store as it is now, whatever was seen before.
-    pub(crate) fn forget_seen(&mut self) {
-        self.state.seen = None;
     }
 
     /// The broker is a member again: its producer ids begin with its broker epoch, and go on from a random number. A store that
@@ -101,7 +116,7 @@ impl<D: Disk> Store<D> {
             let partitions = (0..count).map(|_| None).collect();
             let internal = name == OFFSETS_TOPIC;
             self.insert(Topic { id, internal, name: name.into(), overrides, partitions });
-            self.state_due.get_or_insert(0);
+            self.state_due = Some(0);
             return Ok(false);
         };
         let is_altered = topic.overrides != overrides;
@@ -112,7 +127,7 @@ impl<D: Disk> Store<D> {
         }
         let count = count.max(topic.partitions.len());
         topic.partitions.resize_with(count, || None);
-        self.state_due.get_or_insert(0);
+        self.state_due = Some(0);
         Ok(is_altered)
     }
 
@@ -208,7 +223,7 @@ impl<D: Disk> Store<D> {
                 Err(error) => failed = Err(error),
             }
         }
-        self.state_due.get_or_insert(0);
+        self.state_due = Some(0);
         failed
     }
 

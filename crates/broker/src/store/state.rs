@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use headrace_log::{Disk, DiskError, LogError, OpenMode};
 use headrace_wire::records::crc32c;
+use headrace_wire::uuid::Uuid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::BrokerError;
@@ -37,19 +38,18 @@ pub(crate) struct State {
     /// In a cluster: the broker epoch since which the logs have lost nothing; nothing while it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) intact_since: Option<i64>,
-    /// In a cluster: the newest change of a partition that was seen in the metadata store.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) seen: Option<SeenState>,
+    /// In a cluster: of each topic, by its id, the newest change of a partition that was seen in the metadata store.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) seen: BTreeMap<String, SeenState>,
     /// CRC-32C of the file's text without this field: a flipped bit must not rename a topic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) checksum: Option<u32>,
 }
 
 /// A change of a partition in the metadata store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SeenState {
-    pub(super) topic: String,
     pub(super) partition: i32,
     pub(super) modified: i64,
 }
@@ -85,7 +85,7 @@ impl Default for State {
             deleting: Vec::new(),
             boot_id: None,
             intact_since: None,
-            seen: None,
+            seen: BTreeMap::new(),
             checksum: None,
         }
     }
@@ -120,6 +120,9 @@ pub(crate) fn load<D: Disk>(disk: &D, dir: &Path) -> Result<Option<State>, Broke
             "format {} is not {FORMAT}: written by another version",
             state.format
         )));
+    }
+    if let Some(id) = state.seen.keys().find(|id| id.parse::<Uuid>().is_err()) {
+        return Err(malformed(format!("what was seen names the topic {id:?}, which is no id")));
     }
     if let Some(stored) = state.checksum.take() {
         let text = serde_json::to_vec_pretty(&state).map_err(|e| malformed(e.to_string()))?;
@@ -209,12 +212,21 @@ mod tests {
         disk.set_room(None);
         assert_eq!(load(&disk, dir).unwrap(), Some(state), "a full disk leaves the old state");
 
-        for damage in
-            ["", "{", "{\"format\": 9, \"leader_epoch\": 0, \"next_producer_id\": 0, \"topics\": []}"]
-        {
+        let with =
+            |more: &str| format!("{{\"leader_epoch\": 0, \"next_producer_id\": 0, \"topics\": [], {more}}}");
+        for (damage, why) in [
+            (String::new(), "EOF"),
+            ("{".into(), "EOF"),
+            (with("\"format\": 9"), "another version"),
+            (
+                with("\"format\": 1, \"seen\": {\"x\": {\"partition\": 0, \"modified\": 9}}"),
+                "\"x\", which is no id",
+            ),
+            (with("\"format\": 1, \"seen\": {\"x\": {\"partition\": 0}}"), "modified"),
+        ] {
             disk.put(&path(dir), damage.as_bytes());
             let error = load(&disk, dir).unwrap_err().to_string();
-            assert!(error.starts_with("/data/headrace-state.json: "), "{error}");
+            assert!(error.starts_with("/data/headrace-state.json: ") && error.contains(why), "{error}");
         }
         store(&disk, dir, &State { next_producer_id: 7, ..State::default() }).unwrap();
         let text = String::from_utf8(disk.contents(&path(dir)).unwrap()).unwrap();

@@ -425,6 +425,65 @@ fn brokers_that_run_keep_the_folders_of_a_topic_that_a_restored_store_does_not_k
 }
 
 #[test]
+fn a_change_that_a_restored_store_lacks_is_found_out_though_another_topic_was_changed_later() {
+    for deletes in [false, true] {
+        let (mut trio, first) = three(&[]);
+        let backup = trio.back_up();
+        trio.stop(first);
+        assert_eq!(trio.append("t", &["by two of three"]), 0);
+        trio.start(first);
+        trio.pass(1000);
+        trio.create("later", 1, 3, &[]);
+        trio.pass(6000);
+        if deletes {
+            assert_eq!(trio.delete(1, "later"), ErrorCode::NONE);
+            trio.pass(6000);
+        }
+        for id in [1, 2, 3] {
+            trio.kill(id);
+        }
+        trio.restore_under_a_later_revision(&backup);
+        for id in [1, 2, 3] {
+            trio.start(id);
+            let events = trio.events(id);
+            let found = events.iter().find_map(|event| match event {
+                ClusterEvent::Refused(Refusal::Forgot { partition, .. }) => Some(partition.as_str()),
+                _ => None,
+            });
+            assert_eq!(found, Some("t-0"), "broker {id}: {events:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_seen_before_a_store_was_restored_is_forgotten_though_that_one_has_no_partitions() {
+    let mut trio = Trio::new(&[1, 2, 3], &[]);
+    let backup = trio.back_up();
+    trio.create("t", 1, 3, &[]);
+    trio.pass(6000);
+    for id in [1, 2, 3] {
+        trio.stop(id);
+    }
+    let mut is_first = true;
+    trio.restore(&backup);
+    for accepts in ["false", "true", "false"] {
+        trio.set("headrace.metadata.accept.restored", accepts);
+        for id in [1, 2, 3] {
+            trio.start(id);
+        }
+        trio.pass(6000);
+        for id in [1, 2, 3] {
+            let events = trio.events(id);
+            let is_refused = events.iter().any(|event| matches!(event, ClusterEvent::Refused(_)));
+            assert_eq!(is_refused, is_first && accepts == "false", "{events:?}");
+            trio.kill(id);
+        }
+        is_first = false;
+        trio.pass(6000);
+    }
+}
+
+#[test]
 fn with_a_store_that_is_older_than_the_logs_nobody_leads_unless_the_topic_wants_it() {
     let (mut trio, first) = three(&[]);
     assert_eq!(trio.append("t", &["a"]), 0);

@@ -166,7 +166,7 @@ pub struct Member {
     /// The newest state that was read.
     newest: Revision,
     /// What an earlier start of this broker has seen.
-    seen: Option<Seen>,
+    seen: Vec<Seen>,
     /// A state of the store that the view has not reached yet, and since when that is known.
     ahead: Option<(Revision, u64)>,
     elections: Elections,
@@ -200,7 +200,7 @@ impl Member {
             loading: View::default(),
             loaded: None,
             newest: 0,
-            seen: None,
+            seen: Vec::new(),
             ahead: None,
             elections: Elections::default(),
             commands: BTreeMap::new(),
@@ -227,8 +227,8 @@ impl Member {
     }
 
     /// Has it compare the store with what an earlier start of this broker has seen.
-    pub fn remember(&mut self, seen: Seen) {
-        self.seen = Some(seen);
+    pub fn remember(&mut self, seen: Vec<Seen>) {
+        self.seen = seen;
     }
 
     /// What was said to [`Self::register`].
@@ -518,7 +518,7 @@ impl Member {
         if let Some(forgot) = self.forgotten_by(&view) {
             return self.refuse(forgot);
         }
-        self.seen = None;
+        self.seen = Vec::new();
         let changed = self.view.difference(&view);
         self.view = view;
         self.phase = Phase::Live;
@@ -536,7 +536,7 @@ impl Member {
             .partitions
             .iter()
             .map(|(place, known)| Seen { place: *place, modified: known.modified });
-        own.chain(self.seen).find_map(|seen| {
+        own.chain(self.seen.iter().copied()).find_map(|seen| {
             let to = view.lacks(seen)?;
             let partition = view.name_of(seen.place);
             Some(Refusal::Forgot { partition, from: seen.modified, to })

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use headrace_cluster::local::LocalStore;
 use headrace_cluster::model::{self, ClusterValue, FORMAT, NodeValue, TopicValue};
 use headrace_cluster::store::Change;
+use headrace_cluster::view::Seen;
 use headrace_cluster::{Answer, Member, MemberConfig, MemberEvent, Refusal, Request};
 
 use super::world::SESSION_MS;
@@ -174,10 +175,10 @@ fn a_partition_that_was_changed_after_the_backup_shows_that_one_was_restored() {
     let mut running = member(config(1, Some("mine")), 1);
     settle(&mut store, 1, &mut running, 1);
     let (same, place) = (store.save(), (TOPIC.parse().unwrap(), 0));
-    let seen = running.view().newest_of(&[place]).unwrap();
+    let seen = Seen { place, modified: running.view().partitions[&place].modified };
     let events = |store: &mut LocalStore| {
         let mut member = member(config(2, Some("mine")), 1);
-        member.remember(seen);
+        member.remember(vec![seen]);
         settle(store, 9, &mut member, 1)
     };
     let forgot = |events: &[MemberEvent], to| {
