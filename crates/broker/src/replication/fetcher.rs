@@ -123,9 +123,13 @@ impl Fetcher {
 
     /// The leader has another view of the cluster than this broker: it is asked again soon, and later if that goes on.
     pub(super) fn refused(&mut self, place: Place, now_ms: u64) {
+        // Its topic may be gone.
+        if !self.places.contains_key(&place) {
+            return;
+        }
         let times = self.refusals.entry(place).or_insert(0);
         let wait_ms = (SOON_MS << (*times).min(8)).min(RETRY_MS);
-        *times += 1;
+        *times = times.saturating_add(1);
         self.pause_until(place, now_ms.saturating_add(wait_ms));
     }
 
@@ -314,7 +318,12 @@ mod tests {
         fetcher.agreed(place);
         assert_eq!(refused(&mut fetcher), 10);
         fetcher.forget(place);
-        assert_eq!((fetcher.due(1000), fetcher.refusals.len()), (None, 0));
+        fetcher.refused(place, 1000);
+        assert_eq!(
+            (fetcher.due(1000), fetcher.refusals.len()),
+            (None, 0),
+            "what is copied no longer is not counted"
+        );
     }
 
     #[test]
