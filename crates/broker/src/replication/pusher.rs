@@ -224,7 +224,7 @@ impl Pusher {
             .is_some_and(|one| matches!(&one.asked, Asked::Grants(places) if places.contains_key(&place)));
         if self.state != State::Never && !is_asked {
             // Who asks for records is not pushed any, whatever this side believes.
-            self.copies.remove(&place);
+            self.drop_copy(place);
             self.wanted.insert(place);
         }
     }
@@ -233,9 +233,18 @@ impl Pusher {
     pub(super) fn forget(&mut self, place: Place) {
         self.wanted.remove(&place);
         self.owed.remove(&place);
-        if let Some(copy) = self.copies.remove(&place) {
+        if let Some(copy) = self.drop_copy(place) {
             self.released.push(copy.id);
         }
+    }
+
+    /// A copy is pushed into no more, and has no turn.
+    fn drop_copy(&mut self, place: Place) -> Option<Pushing> {
+        let copy = self.copies.remove(&place)?;
+        if copy.is_ready {
+            self.ready.retain(|one| *one != place);
+        }
+        Some(copy)
     }
 
     // ---- the connection and the link
@@ -480,6 +489,8 @@ impl Pusher {
         if !agrees {
             return self.released.push(id);
         }
+        // A follower may grant one twice.
+        self.drop_copy(place);
         let copy = Pushing { id, epoch, next: end, is_ready: true, said: -1, says: true };
         self.copies.insert(place, copy);
         self.ready.push_back(place);
@@ -581,7 +592,7 @@ impl Pusher {
         let Some(copy) = copy else { return Ok(None) };
         if ack.error_code != 0 {
             // It asks for what it has from here on.
-            self.copies.remove(&sent.place);
+            self.drop_copy(sent.place);
             return Ok(None);
         }
         if ack.base_offset != sent.end {
@@ -629,6 +640,23 @@ mod tests {
     use headrace_wire::uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn a_copy_that_is_granted_again_and_again_has_one_turn() {
+        let at = Endpoint { host: "f".to_owned(), port: 1, rack: None };
+        let mut pusher = Pusher::new(Registration(2, 12), at, &[Fabric::Shm]);
+        let place = (Uuid::ZERO, 0);
+        for id in 0..100 {
+            pusher.begin(Granted { place, epoch: 0, id, end: 0, last_epoch: -1 }, true);
+            if id % 2 == 0 {
+                pusher.want(place);
+                assert_eq!(pusher.ready.len(), 0);
+            }
+        }
+        assert_eq!(pusher.ready.len(), 1);
+        pusher.forget(place);
+        assert_eq!((pusher.ready.len(), pusher.released.len()), (0, 1));
+    }
 
     #[test]
     fn a_follower_that_no_link_reaches_is_asked_less_and_less_often() {
