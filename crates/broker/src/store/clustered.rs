@@ -83,7 +83,8 @@ impl<D: Disk> Store<D> {
     /// The broker is a member again: its producer ids begin with its broker epoch, and go on from a random number. A store that
     /// was restored from a backup gives a broker epoch again, to another broker perhaps.
     pub(crate) fn set_broker_epoch(&mut self, epoch: i64, salt: u64) {
-        if self.state.intact_since.is_none() {
+        // A later one is of a store that was restored since, and would not be reached for a long time.
+        if self.state.intact_since.is_none_or(|since| since > epoch) {
             self.state.intact_since = Some(epoch);
             if let Err(error) = self.store_state() {
                 self.note_trouble(&error);

@@ -484,6 +484,37 @@ fn what_was_seen_before_a_store_was_restored_is_forgotten_though_that_one_has_no
 }
 
 #[test]
+fn with_a_restored_store_who_was_only_killed_is_known_to_be_intact() {
+    let (mut trio, _) = three(&[]);
+    let backup = trio.back_up();
+    for number in 0..200 {
+        trio.set_config(1, "t", "retention.ms", &format!("{}", 1_000_000 + number));
+    }
+    for id in [1, 2, 3] {
+        trio.lose_power(id);
+        trio.start(id);
+        trio.pass(8000);
+    }
+    for id in [1, 2, 3] {
+        trio.stop(id);
+    }
+    restore(&mut trio, &backup, &[1, 2, 3]);
+    trio.set("headrace.metadata.accept.restored", "false");
+    trio.append("t", &["a"]);
+    let first = trio.metadata(1).topics[0].partitions[0].replica_nodes[0];
+    trio.lose_power(first);
+    for id in [1, 2, 3].into_iter().filter(|id| *id != first) {
+        trio.kill(id);
+    }
+    for id in [1, 2, 3] {
+        trio.start(id);
+    }
+    trio.pass(10_000);
+    let leader = trio.leader("t", 0);
+    assert_eq!(trio.read(leader, "t", 0).0, ["a"], "broker {first} leads without what it has lost");
+}
+
+#[test]
 fn with_a_store_that_is_older_than_the_logs_nobody_leads_unless_the_topic_wants_it() {
     let (mut trio, first) = three(&[]);
     assert_eq!(trio.append("t", &["a"]), 0);

@@ -486,7 +486,7 @@ impl Member {
         self.epoch = epoch;
         // Its logs go on with this process, whatever becomes of its membership.
         if let Some(value) = &mut self.value {
-            value.intact_since.get_or_insert(epoch);
+            value.intact_since = Some(value.intact_since.map_or(epoch, |since| since.min(epoch)));
         }
         let id = self.config.cluster_id.clone().unwrap_or_default();
         self.events.push_back(MemberEvent::Registered(id, epoch));
