@@ -428,9 +428,8 @@ impl<D: Disk> Broker<D> {
                 }
             }
         }
-        while let Some(place) = self.direct.poll_ended_copy() {
-            self.replication.fetch_again(&mut self.context, place);
-        }
+        let ended: Vec<_> = std::iter::from_fn(|| self.direct.poll_ended_copy()).collect();
+        self.replication.fetch_again(&mut self.context, &ended);
         self.replication.pushes.push_all(&mut self.context);
     }
 }

@@ -278,14 +278,19 @@ impl<D: Disk> Replication<D> {
         }
     }
 
-    /// Nobody pushes into a copy any more: its leader is asked again.
-    pub(crate) fn fetch_again(&mut self, context: &mut Context<D>, place: Place) {
-        if let Some(partition) = context.store.partition_mut(place)
-            && let role::Role::Follower(following) = &mut partition.role
-        {
-            following.is_pushed = false;
+    /// Nobody pushes into these copies any more: their leaders are asked again, for all of them at once, as a request that waits
+    /// for records of one would hold up the others.
+    pub(crate) fn fetch_again(&mut self, context: &mut Context<D>, places: &[Place]) {
+        for place in places {
+            if let Some(partition) = context.store.partition_mut(*place)
+                && let role::Role::Follower(following) = &mut partition.role
+            {
+                following.is_pushed = false;
+            }
         }
-        if let Some(node) = self.copied_from.get(&place).copied() {
+        let nodes: BTreeSet<_> =
+            places.iter().filter_map(|place| self.copied_from.get(place).copied()).collect();
+        for node in nodes {
             self.fetch_from(context, node);
         }
     }

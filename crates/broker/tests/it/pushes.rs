@@ -221,6 +221,24 @@ fn a_leader_that_says_what_cannot_be_loses_its_link_and_is_asked_for_records() {
 }
 
 #[test]
+fn when_a_link_ends_all_copies_are_asked_for_at_once() {
+    let (mut trio, leader) = three(&[]);
+    let topics: Vec<String> = (0..8).map(|number| format!("t{number}")).collect();
+    for topic in &topics {
+        trio.create(topic, 1, 3, &[]);
+    }
+    trio.pass(2000);
+    let led: Vec<_> = topics.iter().filter(|topic| trio.leader(topic, 0) == leader).collect();
+    assert!(led.len() > 1, "{led:?}");
+    for follower in followers(leader) {
+        trio.say_as_leader(leader, follower, [77, 64, 0, 0]);
+    }
+    for topic in led {
+        assert_eq!(trio.append(topic, &["a"]), 0, "{topic}: nobody waits for records of others");
+    }
+}
+
+#[test]
 fn a_follower_that_answers_what_was_not_pushed_loses_its_link() {
     let (mut trio, leader) = three(&[]);
     let [follower, _] = followers(leader);
