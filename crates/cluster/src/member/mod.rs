@@ -500,12 +500,11 @@ impl Member {
                 return self.refuse(foreign.into());
             }
         }
-        let first = self.loaded.is_none();
-        if !first && self.loading.revision != revision {
-            // Another state than that of the keys before.
-            return self.wait(RETRY_MS, Step::Load);
+        // What follows is asked for as of the first answer, and names the state that there is by then.
+        if self.loaded.is_none() {
+            self.loading.revision = revision;
         }
-        self.loading.revision = revision;
+        let revision = self.loading.revision;
         if let (true, Some(last)) = (more, pairs.last()) {
             self.loaded = Some(last.key.clone());
             let request = Request::Range { prefix: String::new(), after: self.loaded.clone(), revision };

@@ -142,6 +142,34 @@ fn a_store_that_went_back_is_noticed() {
     assert!(from > to);
 }
 
+#[test]
+fn a_store_that_goes_on_while_its_keys_are_read_is_read_to_the_end() {
+    let mut store = LocalStore::new();
+    put(&mut store, "cluster", &cluster("mine"));
+    for number in 0..1200 {
+        put(
+            &mut store,
+            &format!("topics/t{number}"),
+            b"{\"id\": \"AAAAAAAAAAAAAAAAAAAAAQ\", \"partitions\": 1}",
+        );
+    }
+    let mut member = member(config(1, Some("mine")), 1);
+    let mut later = 0;
+    while let Some((id, request)) = member.poll_request() {
+        let Some(mut answer) = store.handle(1, 1, id, &request) else { continue };
+        if let (Answer::Range { revision, .. }, Request::Range { after: Some(_), .. }) =
+            (&mut answer, &request)
+        {
+            // etcd names its newest state, whichever was asked for.
+            later += 7;
+            *revision += later;
+        }
+        member.handle_answer(1, id, &answer);
+    }
+    assert!(later > 0);
+    assert_eq!((member.view().topics.len(), member.view().revision), (1200, store.revision()));
+}
+
 /// A store with a partition that has been changed so many times.
 fn with_partition(changes: usize) -> LocalStore {
     let mut store = LocalStore::new();
