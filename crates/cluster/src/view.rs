@@ -60,6 +60,10 @@ pub struct Seen {
     pub place: Place,
     /// The revision that changed it.
     pub modified: Revision,
+    /// In which epoch it was led then, and by whom.
+    pub epoch: i32,
+    /// The leader of that epoch.
+    pub leader: Option<Registration>,
 }
 
 /// What has changed in a view.
@@ -71,8 +75,8 @@ pub struct Changed {
     pub topics: BTreeSet<String>,
     /// Partitions.
     pub partitions: BTreeSet<Place>,
-    /// It was found by comparing what was read anew with what was known. A store that was restored from a backup looks the same,
-    /// so what is gone need not have been deleted.
+    /// It was found by comparing what was read anew with what was known. A store that was restored from a backup looks
+    /// the same, so what is gone need not have been deleted.
     pub compared: bool,
 }
 
@@ -81,6 +85,14 @@ impl Changed {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.topics.is_empty() && self.partitions.is_empty()
+    }
+}
+
+impl Seen {
+    /// A partition as a view has it.
+    #[must_use]
+    pub fn of(place: Place, known: &Partition) -> Self {
+        Self { place, modified: known.modified, epoch: known.value.epoch, leader: known.value.leader }
     }
 }
 
@@ -139,6 +151,14 @@ impl View {
     pub(crate) fn lacks(&self, seen: Seen) -> Option<Revision> {
         let known = self.partitions.get(&seen.place).map_or(self.revision, |partition| partition.modified);
         (known < seen.modified).then_some(known)
+    }
+
+    /// A partition that was led in an earlier epoch than was seen, or in that one by somebody else: an epoch begins
+    /// once. So a store is found out that was restored, and in which the partition was changed since.
+    pub(crate) fn differs(&self, seen: Seen) -> Option<&PartitionValue> {
+        let value = &self.partitions.get(&seen.place)?.value;
+        (value.epoch < seen.epoch || (value.epoch == seen.epoch && value.leader != seen.leader))
+            .then_some(value)
     }
 
     /// The name of a partition, for messages.

@@ -278,8 +278,8 @@ impl<D: Disk> Replication<D> {
         }
     }
 
-    /// Nobody pushes into these copies any more: their leaders are asked again, for all of them at once, as a request that waits
-    /// for records of one would hold up the others.
+    /// Nobody pushes into these copies any more: their leaders are asked again, for all of them at once, as a request
+    /// that waits for records of one would hold up the others.
     pub(crate) fn fetch_again(&mut self, context: &mut Context<D>, places: &[Place]) {
         for place in places {
             if let Some(partition) = context.store.partition_mut(*place)

@@ -32,8 +32,8 @@ impl<D: Disk> Replication<D> {
         }
     }
 
-    /// Whenever the cluster was read anew: topics that it does not have. They may have been deleted while nobody watched, or the
-    /// store be another or an older one; so they are kept, under other names.
+    /// Whenever the cluster was read anew: topics that it does not have. They may have been deleted while nobody
+    /// watched, or the store be another or an older one; so they are kept, under other names.
     fn put_unknown_aside(&mut self, context: &mut Context<D>) {
         let Some(cluster) = &context.cluster else { return };
         let topics = &cluster.member.view().topics;

@@ -49,13 +49,14 @@ impl<D: Disk> Store<D> {
     pub(crate) fn seen(&self) -> Vec<Seen> {
         let all = self.state.seen.iter();
         all.filter_map(|(id, one)| {
-            Some(Seen { place: (id.parse().ok()?, one.partition), modified: one.modified })
+            let SeenState { partition, modified, epoch, leader } = *one;
+            Some(Seen { place: (id.parse().ok()?, partition), modified, epoch, leader })
         })
         .collect()
     }
 
-    /// Takes note of changes that were seen, for the next start. They are written down a moment later, with those that follow.
-    /// Of a view that was read anew all is noted, and nothing else: what earlier ones had was compared with it.
+    /// Takes note of changes that were seen, for the next start. They are written down a moment later, with those that
+    /// follow. Of a view that was read anew all is noted, and nothing else: what earlier ones had was compared with it.
     pub(crate) fn note_seen(&mut self, view: &View, changed: &Changed, now: Now) {
         let before = changed.compared.then(|| std::mem::take(&mut self.state.seen));
         let places: Vec<Place> = match &before {
@@ -68,7 +69,8 @@ impl<D: Disk> Store<D> {
             if let Some(known) = view.partitions.get(&place) {
                 let one = self.state.seen.entry(id).or_default();
                 if one.modified < known.modified {
-                    *one = SeenState { partition, modified: known.modified };
+                    let Seen { modified, epoch, leader, .. } = Seen::of(place, known);
+                    *one = SeenState { partition, modified, epoch, leader };
                     is_news = true;
                 }
             } else if view.partitions.range((place.0, 0)..=(place.0, i32::MAX)).next().is_none() {
@@ -228,8 +230,8 @@ impl<D: Disk> Store<D> {
         failed
     }
 
-    /// Takes a topic out of the store and keeps its directories under other names, which are answered, with the tokens of the
-    /// fetches that wait for it.
+    /// Takes a topic out of the store and keeps its directories under other names, which are answered, with the tokens
+    /// of the fetches that wait for it.
     pub(crate) fn set_aside(&mut self, name: &str) -> Result<(Vec<String>, Vec<u64>), LogError> {
         let Some(topic) = self.take(name) else { return Ok((Vec::new(), Vec::new())) };
         let hosted: Vec<i32> = topic.hosted().map(|(index, _)| index).collect();

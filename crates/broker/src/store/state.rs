@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
+use headrace_cluster::model::Registration;
 use headrace_log::{Disk, DiskError, LogError, OpenMode};
 use headrace_wire::records::crc32c;
 use headrace_wire::uuid::Uuid;
@@ -52,6 +53,8 @@ pub(crate) struct State {
 pub(super) struct SeenState {
     pub(super) partition: i32,
     pub(super) modified: i64,
+    pub(super) epoch: i32,
+    pub(super) leader: Option<Registration>,
 }
 
 /// A topic in the file.
@@ -219,7 +222,7 @@ mod tests {
             ("{".into(), "EOF"),
             (with("\"format\": 9"), "another version"),
             (
-                with("\"format\": 1, \"seen\": {\"x\": {\"partition\": 0, \"modified\": 9}}"),
+                with("\"format\": 1, \"seen\": {\"x\": {\"partition\": 0, \"modified\": 9, \"epoch\": 0}}"),
                 "\"x\", which is no id",
             ),
             (with("\"format\": 1, \"seen\": {\"x\": {\"partition\": 0}}"), "modified"),

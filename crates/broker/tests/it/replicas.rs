@@ -515,6 +515,44 @@ fn with_a_restored_store_who_was_only_killed_is_known_to_be_intact() {
 }
 
 #[test]
+fn a_restored_store_is_found_out_though_one_that_was_down_has_led_in_it() {
+    let (mut trio, first) = three(&[]);
+    trio.append("t", &["a"]);
+    let backup = trio.back_up();
+    let stale = other(&[first]);
+    trio.kill(stale);
+    trio.pass(8000);
+    trio.stop(first);
+    trio.start(first);
+    trio.pass(3000);
+    trio.append("t", &["acknowledged"]);
+    trio.pass(6000);
+    let third = other(&[first, stale]);
+    trio.kill(first);
+    trio.kill(third);
+    trio.restore_under_a_later_revision(&backup);
+    trio.start(stale);
+    trio.pass(3000);
+    assert_eq!(trio.append("t", &["another"]), 1);
+    for id in [first, third] {
+        let bytes = trio.bytes(id, "t", 0);
+        trio.start(id);
+        trio.pass(3000);
+        let events = trio.events(id);
+        let why = events.iter().find_map(|event| match event {
+            ClusterEvent::Refused(why @ Refusal::Differs { .. }) => Some(why.to_string()),
+            _ => None,
+        });
+        let said = format!(
+            "the metadata store has t-0 led by broker {stale} in epoch 1, and this broker has seen it led by broker \
+             {third} in epoch 1: was the store restored"
+        );
+        assert!(why.as_ref().is_some_and(|why| why.starts_with(&said)), "broker {id}: {events:?}");
+        assert_eq!(trio.bytes(id, "t", 0), bytes);
+    }
+}
+
+#[test]
 fn with_a_store_that_is_older_than_the_logs_nobody_leads_unless_the_topic_wants_it() {
     let (mut trio, first) = three(&[]);
     assert_eq!(trio.append("t", &["a"]), 0);

@@ -512,8 +512,8 @@ impl Trio {
         self.store = LocalStore::load(backup).unwrap();
     }
 
-    /// Puts back what the store was, under a later revision, as `etcdctl snapshot restore --bump-revision` does it. Of leases it
-    /// knows nothing.
+    /// Puts back what the store was, under a later revision, as `etcdctl snapshot restore --bump-revision` does it. Of
+    /// leases it knows nothing.
     pub(crate) fn restore_under_a_later_revision(&mut self, backup: &[u8]) {
         let later = self.store.revision() + 100;
         self.store = LocalStore::load(backup).unwrap();
@@ -796,6 +796,7 @@ impl Trio {
     /// The bytes of a partition's first segment, at a broker.
     pub(crate) fn bytes(&self, id: i32, topic: &str, index: i32) -> Vec<u8> {
         let path = format!("{}/{topic}-{index}/{:020}.log", super::world::DIR, 0);
-        self.nodes[&id].disk.contents(std::path::Path::new(&path)).unwrap()
+        let disk = self.nodes.get(&id).map_or_else(|| &self.down[&id], |node| &node.disk);
+        disk.contents(std::path::Path::new(&path)).unwrap()
     }
 }

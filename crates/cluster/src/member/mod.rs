@@ -70,6 +70,27 @@ pub enum Refusal {
         /// What the store has instead.
         to: Revision,
     },
+    /// The same, and the partition was changed since: by a broker that knew no better.
+    #[error(
+        "the metadata store has {partition} led by {to}, and this broker has seen it led by {from}: was the store \
+         restored from a backup, and did a broker lead since that was down before? Records that were acknowledged may be \
+         lost when brokers go by it. Restore the backup once more, or a newer one, and start those brokers first that \
+         were in sync last"
+    )]
+    Differs {
+        /// The partition.
+        partition: String,
+        /// Who led it, and in which epoch.
+        from: String,
+        /// What the store has instead.
+        to: String,
+    },
+}
+
+/// Who leads, and in which epoch, for messages.
+fn reign(leader: Option<Registration>, epoch: i32) -> String {
+    let who = leader.map_or_else(|| "nobody".to_owned(), |leader| format!("broker {}", leader.0));
+    format!("{who} in epoch {epoch}")
 }
 
 /// What a broker learns of its membership.
@@ -530,15 +551,15 @@ impl Member {
     /// What a view that was read lacks of what was seen before. A backup that is restored with a later revision shows in this
     /// alone.
     fn forgotten_by(&self, view: &View) -> Option<Refusal> {
-        let own = self
-            .view
-            .partitions
-            .iter()
-            .map(|(place, known)| Seen { place: *place, modified: known.modified });
+        let own = self.view.partitions.iter().map(|(place, known)| Seen::of(*place, known));
         own.chain(self.seen.iter().copied()).find_map(|seen| {
-            let to = view.lacks(seen)?;
-            let partition = view.name_of(seen.place);
-            Some(Refusal::Forgot { partition, from: seen.modified, to })
+            let partition = || view.name_of(seen.place);
+            if let Some(to) = view.lacks(seen) {
+                return Some(Refusal::Forgot { partition: partition(), from: seen.modified, to });
+            }
+            let known = view.differs(seen)?;
+            let (from, to) = (reign(seen.leader, seen.epoch), reign(known.leader, known.epoch));
+            Some(Refusal::Differs { partition: partition(), from, to })
         })
     }
 

@@ -203,7 +203,7 @@ fn a_partition_that_was_changed_after_the_backup_shows_that_one_was_restored() {
     let mut running = member(config(1, Some("mine")), 1);
     settle(&mut store, 1, &mut running, 1);
     let (same, place) = (store.save(), (TOPIC.parse().unwrap(), 0));
-    let seen = Seen { place, modified: running.view().partitions[&place].modified };
+    let seen = Seen::of(place, &running.view().partitions[&place]);
     let events = |store: &mut LocalStore| {
         let mut member = member(config(2, Some("mine")), 1);
         member.remember(vec![seen]);
