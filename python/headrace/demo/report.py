@@ -40,7 +40,7 @@ PARTS: Final = {
 }
 """Colour and name of each part of a delay: to be told apart also by who sees no red or no green."""
 
-_SENT, _TAKEN, _TOP = "#00875f", "#c77700", "#e03131"
+_SENT, _TAKEN, _TOP = "#2f8fd0", "#c77700", "#e03131"
 
 
 @dataclass
