@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,8 @@ class Row:
     """What `ratio` must not pass, where less is better."""
     bar_least: float | None = None
     """What `ours` must reach."""
+    group: str = ""
+    """What ``make bench ARGS='--only ...'`` calls those that are measured together."""
 
     @property
     def met(self) -> bool | None:
@@ -208,8 +211,13 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """For programs: rows of {name, ours, peer, ratio, limit, unit} and more, with the machine they came from."""
+    """For programs: rows of {name, ours, peer, ratio, limit, unit} and more, with the machine and the day."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": sys.version.split()[0]}
+    machine = {
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": sys.version.split()[0],
+        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
     rows_out = [{**dataclasses.asdict(row), "met": row.met} for row in rows]
     path.write_text(json.dumps({"machine": machine, "rows": rows_out}, indent=1) + "\n", encoding="utf-8")

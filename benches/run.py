@@ -285,6 +285,7 @@ def main() -> int:
         bench = Bench(apache, pairs=options.pairs, scale=options.scale)
         for group in options.only:
             for row in GROUPS[group](bench):
+                row.group = group
                 rows.append(row)
                 say(f"  {row.name}: {row.ratio_text}")
     print(harness.table(rows))

@@ -1,13 +1,28 @@
-"""What mkdocs is hooked up with: links out of docs/ lead to the repository, and a text for language models."""
+"""What mkdocs is hooked up with: links out of docs/, the page of what was measured, a text for language models."""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import performance
+
 OUTSIDE = re.compile(r"\]\(\.\./(?P<path>(?!tutorial/)[^)]+)\)")
 _SEEN: dict[str, tuple[str, str]] = {}
+
+
+def on_files(files: Files, *, config: Any, **_: Any) -> Files:
+    """Adds the page of what `make bench` has measured on this machine."""
+    path = Path(config.config_file_path).parent / "benches" / "results" / "latest.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    files.append(File.generated(config, "performance.md", content=performance.page(found)))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import subprocess
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headrace as hr
+from benches import harness
 
 if TYPE_CHECKING:
     from tests.kafka.apache import RunningKafka
@@ -108,3 +111,18 @@ def test_the_site_is_built_without_a_complaint(tmp_path):
     assert not [name for name in hr.__all__ if name[0].isupper() and f"{name}" not in reference]
     listed = (tmp_path / "llms.txt").read_text(encoding="utf-8")
     assert not [path for path in made if path.name not in listed]
+
+
+def test_the_page_of_what_was_measured(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    performance = importlib.import_module("performance")
+    assert "Nothing has been measured yet" in performance.page(None)
+    rows = [
+        harness.paired("pause[9 of 10] | Java", [3.0, 2.0], [1.0, 1.0], "M/s", bar=2.0, limit=5.0, group="pause"),
+        harness.paired("a record <1>", [1e6], [4e6], "us", bar_below=0.1, group="direct"),
+    ]
+    harness.save(rows, tmp_path / "latest.json")
+    page = performance.page(json.loads((tmp_path / "latest.json").read_text()))
+    assert "make bench ARGS='--only pause'" in page
+    assert "| pause[9 of 10] \\| Java | 2.5 M/s | 1 | 2.5 (2 to 3) | 50% |  | met |\n" in page
+    assert "| a record &lt;1&gt; | 1,000,000 us | 4,000,000 | 0.25 (0.25 to 0.25) |  |  | **missed** |\n" in page
