@@ -69,6 +69,36 @@ def layouts(text: str) -> dict[str, dict]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("sent", "backlog", "since"),
+    [
+        ([], [], None),
+        ([100, 100, 100], [0, 90, 100], None),
+        # It had waited, and was done with it while records were still sent.
+        ([100, 100, 100, 100], [500, 400, 80, 20], None),
+        ([100, 100, 100, 100], [0, 101, 300, 500], 1),
+        ([100, 100, 100, 100], [200, 50, 300, 500], 2),
+        ([100, 100], [150, 200], 0),
+        # What waits once nobody sends is not held against it.
+        ([100, 100, 0, 0], [0, 300, 100, 0], 1),
+        ([100, 100, 0, 0], [0, 0, 300, 0], None),
+    ],
+)
+def test_since_when_a_run_is_behind(sent, backlog, since):
+    assert report.behind_since(sent, backlog) == since
+
+
+def test_a_driver_has_one_colour():
+    runs = [(driver, variation) for variation in ("a", "b") for driver in ("headrace", "java", "other")]
+    first = report._colours(runs)
+    assert first[:2] == [report.OF_DRIVERS["headrace"], report.OF_DRIVERS["java"]]
+    assert first == [*first[:3], *(report._paler(colour, report._PALER) for colour in first[:3])]
+    assert len(set(first)) == 6
+    # Whatever else is on the page.
+    assert report._colours([("java", ""), ("headrace", "")])[1] == first[0]
+    assert len(set(report._colours([("headrace", str(n)) for n in range(12)]))) == 12
+
+
 @pytest.mark.slow
 def test_charts_show_what_the_bundle_has(campaign):
     text = (campaign / "report.html").read_text()
@@ -107,6 +137,10 @@ def test_the_page_loads_nothing_and_tells_all_in_tables(campaign):
     page = Page()
     page.feed(bare)
     assert page.loads == []
+    [outcome] = re.findall(r'<p class="outcome">(.*?)</p>', bare)
+    number = r"[\d.,]+ m?s"
+    one = rf"( kept up: half of the records within {number}, 99 % within {number}| fell behind after \d+ s, and .*?)"
+    assert re.fullmatch(rf"headrace{one}; confluent-kafka{one}\.", outcome)
     assert not re.search(r"https?://", re.sub(r"PLOTLYENV.*?;|BASE_URL.*?;|plotlyServerURL[^,]*", "", bare))
     runs = bundle.read(campaign)
     results = page.tables[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import statistics
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -37,6 +38,15 @@ COLOURS: Final = (
     "#364fc7",
     "#5c940d",
 )
+OF_DRIVERS: Final = {
+    "headrace": "#0b7285",
+    "java": "#e8590c",
+    "confluent-kafka": "#5f3dc4",
+    "kafka-python": "#c2255c",
+}
+"""A driver has its colour in all reports that have several."""
+_PALER: Final = 0.22
+"""Each further variation of a driver is so much paler, four times at most."""
 DETAILED_MAX: Final = 6
 """So many runs have charts of their partitions and members; the tables have all."""
 
@@ -86,13 +96,14 @@ def load(folder: Path, mark: str = "") -> list[Shown]:
     runs = bundle.read(folder)
     several = len({run["driver"] for run in runs}) > 1 or len(runs) == 1
     found = []
-    for number, run in enumerate(runs):
+    colours = _colours([(run["driver"], run["variation"]) for run in runs])
+    for run, colour in zip(runs, colours, strict=True):
         parts = (mark, run["variation"], run["driver"] if several or not run["variation"] else "")
         inner = Path(run["folder"])
         found.append(
             Shown(
                 " · ".join(part for part in parts if part),
-                COLOURS[number % len(COLOURS)],
+                colour,
                 run,
                 parquet.read_table(inner / "series.parquet"),
                 parquet.read_table(inner / "latency.parquet"),
@@ -100,6 +111,22 @@ def load(folder: Path, mark: str = "") -> list[Shown]:
             )
         )
     return found
+
+
+def _colours(runs: Sequence[tuple[str, str]]) -> list[str]:
+    """A colour for each driver and variation: of several drivers each has one, of one driver each run."""
+    drivers = list(dict.fromkeys(driver for driver, _ in runs))
+    if len(drivers) == 1:
+        return [COLOURS[number % len(COLOURS)] for number in range(len(runs))]
+    others = iter([colour for colour in COLOURS if colour not in OF_DRIVERS.values()] * len(drivers))
+    own = {driver: OF_DRIVERS.get(driver) or next(others) for driver in drivers}
+    variations = list(dict.fromkeys(variation for _, variation in runs))
+    return [_paler(own[driver], _PALER * min(variations.index(variation), 3)) for driver, variation in runs]
+
+
+def _paler(colour: str, share: float) -> str:
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
 
 
 def write(folder: Path) -> Path:
@@ -115,6 +142,7 @@ def page(title: str, runs: Sequence[Shown], head: str = "") -> str:
     sections = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">{escape(runs[0].summary["description"])}</p>' if runs[0].summary["description"] else "",
+        _outcome(runs),
         *(_incomplete(run) for run in runs),
         head,
         "<h2>Results</h2>",
@@ -178,6 +206,43 @@ def _incomplete(run: Shown) -> str:
     if run.summary["complete"]:
         return ""
     return f'<p class="bad">{escape(run.label)} is not complete: {escape(stopped(run.summary["stoppedBy"]))}</p>'
+
+
+def _outcome(runs: Sequence[Shown]) -> str:
+    """In a sentence: who kept up, and who fell behind."""
+    said = [sentence for run in runs if (sentence := _how(run))]
+    return f'<p class="outcome">{escape("; ".join(said))}.</p>' if said else ""
+
+
+def _how(run: Shown) -> str:
+    reported, delivery = run.summary, run.summary["deliveryMs"]
+    if not reported["sent"] or not reported["complete"]:
+        return ""
+    behind = behind_since(reported["publishRate"], reported["backlog"])
+    if behind is not None:
+        sending = [second for second, sent in enumerate(reported["publishRate"]) if sent]
+        waited = reported["backlog"][min(sending[-1], len(reported["backlog"]) - 1)]
+        return f"{run.label} fell behind after {behind} s, and {_number(waited)} records waited in the end"
+    if not delivery["count"]:
+        return ""
+    half, most = _shortly(delivery["p50"]), _shortly(delivery["p99"])
+    return f"{run.label} kept up: half of the records within {half}, 99 % within {most}"
+
+
+def _shortly(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:,.1f} s" if milliseconds >= 1000 else f"{milliseconds:.3g} ms"  # noqa: PLR2004
+
+
+def behind_since(sent: Sequence[float], backlog: Sequence[float]) -> int | None:
+    """The second from which on more than a second's records waited for as long as any were sent; None if none did."""
+    sending = [second for second, count in enumerate(sent) if count]
+    if not sending or not backlog:
+        return None
+    typical = statistics.median(sent[second] for second in sending)
+    last = min(sending[-1], len(backlog) - 1)
+    if backlog[last] <= typical:
+        return None
+    return next((second + 1 for second in range(last, -1, -1) if backlog[second] <= typical), 0)
 
 
 def _warning(run: Shown, note: str) -> str:
