@@ -144,7 +144,12 @@ impl Admin {
             let why = format!("cannot commit offset {offset} for {topic}-{partition}: it is negative");
             return Err(errors::to_py(py, &Error::Usage(why)));
         }
-        let commit = |(tp, (offset, metadata))| CommitOffset { partition: name(tp), offset, leader_epoch: -1, metadata };
+        let commit = |(tp, (offset, metadata))| CommitOffset {
+            partition: name(tp),
+            offset,
+            leader_epoch: -1,
+            metadata,
+        };
         let offsets = offsets.into_iter().map(commit).collect();
         let request = AdminRequest::AlterGroupOffsets { group: group_id, offsets };
         self.ask(py, "setting a group's offsets", request, partitions_done)
