@@ -163,6 +163,8 @@ fn what_is_on_its_way_to_a_leader_that_ends_goes_to_the_next_at_once() {
     assert_eq!(world.log(0).values, values(0..1));
     world.kill(1);
     world.advance(100);
+    assert_eq!(world.log(0).values, values(0..2), "the one that came too early waits");
+    world.advance(15_000);
     assert_eq!(world.log(0).values, values(0..3));
     assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
     world.assert_empty();
