@@ -69,6 +69,12 @@ soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/librdka
 	  cargo test --locked --quiet -p headrace-values --test it
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 -o faulthandler_timeout=0 $(ARGS)
 
+# Those of TARGETS are cross-built; each takes some minutes the first time.
+TARGETS ?= $(shell uname -m)-unknown-linux-gnu
+.PHONY: wheel
+wheel: need-demo $(STAMPS)/wheel ## wheels in dist/, tried in an empty environment; TARGETS='aarch64-unknown-linux-gnu ...'
+	@scripts/wheel.sh $(TARGETS)
+
 .PHONY: docs
 docs: need-python $(STAMPS)/docs ## the documentation as a site, in target/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -115,6 +121,11 @@ $(STAMPS)/venv:
 $(STAMPS)/demo: $(STAMPS)/venv pyproject.toml scripts/extras.py
 	$(call say,packages of the demo)
 	@$(PIP) $$($(BIN)/python scripts/extras.py demo | sed 's/ //g')
+	@touch $@
+
+$(STAMPS)/wheel: $(STAMPS)/venv pyproject.toml scripts/extras.py
+	$(call say,zig and auditwheel)
+	@$(PIP) $$($(BIN)/python scripts/extras.py wheel | sed 's/ //g')
 	@touch $@
 
 $(STAMPS)/docs: $(STAMPS)/venv pyproject.toml scripts/extras.py

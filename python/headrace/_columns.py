@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import _native
-from headrace.errors import ConfigError, DecodeError, KafkaError
+from headrace._stop import Stop, row_at
+from headrace.errors import ConfigError, DecodeError
 from headrace.values import BadRow, Format
 from headrace.values.format import HEADERS
 
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
 
 SIDES: Final = ("key", "value")
 _Rows = TypeVar("_Rows", bound="pa.RecordBatch | pa.Table")
-
-
-class Stop(NamedTuple):
-    """Where a batch was cut."""
-
-    partition: tuple[str, int]
-    offset: int
-    error: KafkaError | None
-    """What is to be raised; without one, the rows from there on were too many for one call."""
 
 
 class Columns:
@@ -189,12 +181,6 @@ def _stop(batch: pa.RecordBatch, row: int, side: str, field: str, why: str) -> S
     message = f"{topic}-{partition}, offset {offset}: {where}: {why}"
     error = DecodeError(message, topic=topic, partition=partition, offset=offset)
     error.row, error.field = row, field
-    return Stop((topic, partition), offset, error)
-
-
-def row_at(batch: pa.RecordBatch, row: int, error: KafkaError | None) -> Stop:
-    """A row of a batch, as where it is cut."""
-    topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
     return Stop((topic, partition), offset, error)
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from headrace import _native
-from headrace._columns import Columns, Stop, row_at
 from headrace._commits import Commits
 from headrace._listener import Listener
 from headrace._options import OptionValue, Servers, pairs
 from headrace._process import CLIENTS, at_end, check_process
+from headrace._stop import Stop, row_at
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import ConfigError, KafkaTimeoutError, SchemaRegistryError, UsageError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from headrace._columns import Columns
     from headrace.errors import KafkaError
     from headrace.values import Format
 
@@ -75,7 +76,11 @@ class Consumer:
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
-        self._columns = Columns.of(key, value)
+        self._columns: Columns | None = None
+        if key is not None or value is not None:
+            from headrace._columns import Columns  # noqa: PLC0415  (with a registry's client, it takes a while)
+
+            self._columns = Columns.of(key, value)
         self._stopped: KafkaError | None = None
         settings = pairs(bootstrap_servers, config, options)
         self._native = _native.Consumer(settings if self._columns is None else self._columns.settings(settings))

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from headrace import _native
 from headrace._acknowledgements import AcknowledgeType, How, marks
-from headrace._columns import Columns
 from headrace._commits import Commits
 from headrace._options import OptionValue, Servers, pairs
 from headrace._process import CLIENTS, at_end, check_process
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from headrace._columns import Columns
     from headrace.values import Format
 
 _log = logging.getLogger("headrace.share")
@@ -82,7 +82,11 @@ class ShareConsumer:
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
-        self._columns = Columns.of(key, value, may_raise=False)
+        self._columns: Columns | None = None
+        if key is not None or value is not None:
+            from headrace._columns import Columns  # noqa: PLC0415  (with a registry's client, it takes a while)
+
+            self._columns = Columns.of(key, value, may_raise=False)
         # What was taken and not handed out, since its schemas were not found or it is too much for one batch.
         self._raw: list[pa.RecordBatch] = []
         settings = pairs(bootstrap_servers, config, options)

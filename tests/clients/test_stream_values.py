@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace._columns import Stop
+from headrace._stop import Stop
 from headrace.aio._ledger import Part
 from headrace.aio._pending import Pending
 from headrace.errors import (

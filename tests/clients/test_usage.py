@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -142,3 +144,10 @@ def test_names_of_others_and_slips_are_answered(topic):
 def test_a_broker_names_the_argument_that_cannot_be(arguments: dict[str, Any], named):
     with pytest.raises(ConfigError, match=named):
         hr.Broker.start(**arguments)
+
+
+def test_who_has_no_formats_does_not_wait_for_them():
+    code = "import sys, headrace as hr; hr.Producer, hr.Consumer, hr.ShareConsumer; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "headrace.consumer" in done.stdout.split()
+    assert "headrace.values" not in done.stdout.split()

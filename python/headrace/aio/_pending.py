@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace._columns import Columns, Stop
+    from headrace._columns import Columns
+    from headrace._stop import Stop
     from headrace.aio._ledger import Part, Work
 
 Made: TypeAlias = "tuple[pa.RecordBatch, Stop | None]"

@@ -7,9 +7,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace import consumer as blocking
-from headrace._columns import row_at
 from headrace._listener import Listener
 from headrace._options import OptionValue, Servers, pairs
+from headrace._stop import row_at
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.aio._callbacks import Callbacks
 from headrace.aio._loop import Lookout, Mailbox, Slot, Turn

@@ -1,0 +1,74 @@
+"""What `make wheel` has made: sizes, tags, what is inside; and each wheel that this machine can run, in an empty venv.
+
+Usage: wheel_check.py DIST   Ends with 1 where a wheel is too large, has what it should not, or does not work.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+from auditwheel.wheel_abi import analyze_wheel_abi
+
+ROOT = Path(__file__).resolve().parent.parent
+BYTES_MAX = 20_000_000
+IMPORT_MS_MAX = 60
+LIBC = "musl" if platform.libc_ver()[0] != "glibc" else "many"
+
+
+def complaints(wheel: Path) -> list[str]:
+    """What is wrong with a wheel by itself."""
+    found = []
+    size = wheel.stat().st_size
+    names = zipfile.ZipFile(wheel).namelist()
+    print(f"{wheel.name}: {size / 1e6:.1f} MB, {len(names)} files")
+    if size > BYTES_MAX:
+        found.append(f"{wheel.name} has {size:,} bytes, {BYTES_MAX:,} at most are wanted")
+    needed = ("headrace/py.typed", "headrace/demo/report.js", "pyspark_headrace/__init__.py", "LICENSE", "NOTICE")
+    found += [f"{wheel.name} lacks {one}" for one in needed if not any(name.endswith(one) for name in names)]
+    abi = analyze_wheel_abi(None, None, wheel, frozenset(), disable_isa_ext_check=True, allow_graft=False)
+    print(f"  {abi.overall_policy.name} by what it links")
+    if not any(abi.overall_policy.name.startswith(kind) for kind in ("manylinux", "musllinux")):
+        found.append(f"{wheel.name} needs more of the system than its tag says")
+    return found
+
+
+def runs_here(wheel: Path) -> bool:
+    """Whether this machine can."""
+    return f"{LIBC}linux" in wheel.name and platform.machine() in wheel.name
+
+
+def try_out(wheel: Path) -> list[str]:
+    """Installs it in an empty environment and runs `scripts/smoke.py` there."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = Path(folder) / "bin" / "python"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], check=True)
+        done = subprocess.run(
+            [python, ROOT / "scripts" / "smoke.py", str(IMPORT_MS_MAX)], cwd=folder, check=False, timeout=120
+        )
+    return [f"{wheel.name} does not work"] if done.returncode else []
+
+
+def main() -> int:
+    """Entry point."""
+    wheels = sorted(Path(sys.argv[1]).glob("*.whl"))
+    wrong = [] if wheels else ["there is no wheel"]
+    for wheel in wheels:
+        wrong += complaints(wheel)
+        if runs_here(wheel):
+            wrong += try_out(wheel)
+        else:
+            print("  not tried: another processor or libc")
+    for complaint in wrong:
+        print(complaint, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
