@@ -73,6 +73,27 @@ def seconds(text: str) -> float:
     return found
 
 
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.ArgumentParser, str]]:
+    """The parsers below a parser, by name, with what each is for."""
+    for action in parser._actions:  # noqa: SLF001  (argparse has no other way to ask)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  (as above)
+            summaries = {each.dest: each.help or "" for each in action._choices_actions}  # noqa: SLF001  (as above)
+            return {name: (inner, summaries[name]) for name, inner in action.choices.items()}
+    return {}
+
+
+def watch_option(parser: argparse._ActionsContainer) -> None:
+    """Adds ``--watch``, for `watch`."""
+    parser.add_argument(
+        "--watch",
+        type=seconds,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again every so many seconds, until Ctrl-C (default: %(const)g)",
+    )
+
+
 def watch(every: float, look: Callable[[], str]) -> NoReturn:
     """Shows a text again and again, until Ctrl-C."""
     while True:

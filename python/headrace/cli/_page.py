@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from headrace.cli import COMMANDS, command_line
+from headrace.cli._common import subcommands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,28 +43,13 @@ def page() -> str:
     """The page."""
     parts = [_HEAD]
     whole = command_line("*")
-    for name, parser in _inner(whole).items():
+    for name, (parser, _) in subcommands(whole).items():
         parts.append(f"\n## headrace {name}\n{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.\n")
         parts += _described(f"headrace {name}", parser)
-        for verb, inner in _inner(parser).items():
-            parts.append(f"\n### headrace {name} {verb}\n{_summary(parser, verb)}\n")
+        for verb, (inner, summary) in subcommands(parser).items():
+            parts.append(f"\n### headrace {name} {verb}\n{summary[:1].upper()}{summary[1:]}.\n")
             parts += _described(f"headrace {name} {verb}", inner)
     return "".join(parts)
-
-
-def _inner(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    for action in parser._actions:  # noqa: SLF001  (argparse has no other way to ask)
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  (as above)
-            return dict(action.choices)
-    return {}
-
-
-def _summary(parser: argparse.ArgumentParser, verb: str) -> str:
-    for action in parser._actions:  # noqa: SLF001  (as above)
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  (as above)
-            text = next(each.help or "" for each in action._choices_actions if each.dest == verb)  # noqa: SLF001
-            return f"{text[:1].upper()}{text[1:]}."
-    return ""
 
 
 def _described(command: str, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -85,7 +71,7 @@ def _described(command: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     """Options and arguments, with what they do."""
-    for action in parser._actions:  # noqa: SLF001  (as above)
+    for action in parser._actions:  # noqa: SLF001  (argparse has no other way to ask)
         if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):  # noqa: SLF001  (as above)
             continue
         if action.help == argparse.SUPPRESS:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
 from headrace.cli import _reassign
-from headrace.cli._common import client_options, objects, printable, seconds, table, watch
+from headrace.cli._common import client_options, objects, printable, seconds, table, watch, watch_option
 from headrace.errors import ClusterAuthorizationFailedError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -51,14 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     how = status.add_mutually_exclusive_group()
-    how.add_argument(
-        "--watch",
-        type=seconds,
-        nargs="?",
-        const=2.0,
-        metavar="SECONDS",
-        help="show it again every so many seconds, until Ctrl-C (default: %(const)g)",
-    )
+    watch_option(how)
     how.add_argument(
         "--wait", type=seconds, metavar="SECONDS", help="wait until each copy is in sync, for so long at most"
     )

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.cli._common import subcommands
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -70,17 +72,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _places(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[Place]:
-    inner: dict[str, str] = {}
+    inner = subcommands(parser)
     options: dict[str, str] = {}
-    parsers: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:  # noqa: SLF001  (argparse has no other way to ask)
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  (as above)
-            parsers = dict(action.choices)
-            inner = {each.dest: each.help or "" for each in action._choices_actions}  # noqa: SLF001  (as above)
-        elif action.help != argparse.SUPPRESS:
+        if action.help != argparse.SUPPRESS:
             options |= {name: action.help or "" for name in action.option_strings if name.startswith("--")}
-    yield Place(words, inner, options)
-    for name, each in parsers.items():
+    yield Place(words, {name: summary for name, (_, summary) in inner.items()}, options)
+    for name, (each, _) in inner.items():
         yield from _places(each, (*words, name))
 
 

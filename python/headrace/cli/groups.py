@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.admin import Admin, OffsetSpec
 from headrace.cli._common import client_options, rendered
-from headrace.errors import GroupIdNotFoundError
+from headrace.cli.lag import lags
 
 if TYPE_CHECKING:
     import argparse
@@ -49,12 +49,7 @@ def list_groups(options: argparse.Namespace) -> None:
 def describe_group(options: argparse.Namespace) -> None:
     """Prints a group's offsets and lag."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
-        committed = admin.group_offsets(options.group)
-        if not committed and options.group not in {group.group_id for group in admin.list_groups()}:
-            message = f"there is no group {options.group!r}"
-            raise GroupIdNotFoundError(message, name="GROUP_ID_NOT_FOUND")
-        ends = admin.list_offsets(dict.fromkeys(committed, "latest"))
-    rows = [(tp.topic, tp.partition, at, ends[tp].offset, ends[tp].offset - at) for tp, at in sorted(committed.items())]
+        rows = [(*found[1:], found.lag) for found in lags(admin, [options.group])]
     sys.stdout.write(rendered(("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG"), rows, as_json=options.json))
 
 

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
-from headrace.cli._common import client_options, rendered, seconds, watch
+from headrace.cli._common import client_options, rendered, watch, watch_option
 from headrace.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
@@ -47,14 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print an array of objects")
-    how.add_argument(
-        "--watch",
-        type=seconds,
-        nargs="?",
-        const=2.0,
-        metavar="SECONDS",
-        help="show it again every so many seconds, until Ctrl-C (default: %(const)g)",
-    )
+    watch_option(how)
     client_options(parser)
     parser.set_defaults(run=run)
 

@@ -244,7 +244,8 @@ class FolderTarget:
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Keeps rows until a row group is worth it."""
-        batch = batch.cast(pa.schema([field.with_type(_nullable(field.type)) for field in batch.schema]))
+        schema = pa.schema([field.with_type(_nullable(field.type)) for field in batch.schema])
+        batch = batch if batch.schema.equals(schema) else batch.cast(schema)
         while batch.num_rows:
             file = self._files.get(partition)
             if file is not None and not file.schema.equals(batch.schema):

@@ -32,7 +32,22 @@ Start = Literal["earliest", "latest"] | datetime
 _COMPARED: Final = ("key", "value", "headers")
 
 
-class TopicSource:
+class _Clients:
+    """Clients that are closed together; a context manager."""
+
+    _clients: ExitStack
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes them."""
+        self._clients.close()
+
+
+class TopicSource(_Clients):
     """A topic that is read; a context manager.
 
     Args:
@@ -57,7 +72,6 @@ class TopicSource:
         self._formats = {spec.side: decoding(pinned(spec, [topic])) for spec in formats}
         self.name, self._servers, self._start = topic, servers, start
         self._options = {"isolation.level": "read_committed", **dict(pairs(None, options, {}))}
-        self._clients = ExitStack()
         with ExitStack() as made:
             self._admin = made.enter_context(Admin(servers, common(pairs(None, self._options, {}))))
             self._consumer = made.enter_context(Consumer(servers, self._options))
@@ -100,17 +114,8 @@ class TopicSource:
         key, value = self._formats.get("key"), self._formats.get("value")
         return iter(read(self._servers, self.name, start=start, end=end, config=options, key=key, value=value))
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the clients."""
-        self._clients.close()
-
-
-class TopicTarget:
+class TopicTarget(_Clients):
     """A topic that is written to; a context manager.
 
     How far it is, is an offset of a group in its own cluster: for each partition the topic's end, and with it the
@@ -141,8 +146,8 @@ class TopicTarget:
         self._topic_id = ""
         self._to_make = 0
         self._ends: Positions = {}
+        self._stored: Positions = {}
         self._sent: dict[int, int] = {}
-        self._clients = ExitStack()
         with ExitStack() as made:
             self._admin = made.enter_context(Admin(servers, self._options))
             self._producer = made.enter_context(Producer(servers, dict(given)))
@@ -262,23 +267,17 @@ class TopicTarget:
         self._store(positions)
 
     def _store(self, positions: Positions) -> None:
+        """Commits those that are not committed yet: a copy that follows has mostly few new ones."""
+        changed = {partition: at for partition, at in positions.items() if self._stored.get(partition) != at}
         offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {
             (self.name, partition): OffsetAndMetadata(
                 self._ends[partition], json.dumps({"next": following, "topic_id": self._topic_id})
             )
-            for partition, following in positions.items()
+            for partition, following in changed.items()
         }
         if offsets:
             self._admin.alter_group_offsets(self._group, offsets)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the clients."""
-        self._clients.close()
+            self._stored |= changed
 
 
 class _Rows:

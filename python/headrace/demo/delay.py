@@ -6,7 +6,7 @@ records that the micro-batch before it has read. So the delay of each row falls 
     sent ── window ── passed ── trigger ── the micro-batch before ── its own micro-batch ── there
 
 `passed` is when the minute was sent that lets the watermark pass. Within both micro-batches the time in which headrace
-was at work (`stopwatch`) is told apart from the rest, which is Spark's.
+was at work (`stopwatch`) is separated from the rest, which is Spark's.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ PARTS: Final = {
     "reading": ("#2f8fd0", "Spark, reading"),
     "handing": ("#b05a90", "Spark, handing out"),
 }
-"""Colour and name of each part of a delay: to be told apart also by who sees no red or no green."""
+"""Colour and name of each part of a delay: colours that can be distinguished without red or without green."""
 
 _SENT, _TAKEN, _TOP = "#2f8fd0", "#c77700", "#e03131"
 
