@@ -161,13 +161,6 @@ impl View {
             .then_some(value)
     }
 
-    /// The name of a partition, for messages.
-    pub(crate) fn name_of(&self, (id, index): Place) -> String {
-        let text = id.to_string();
-        let name = self.topics.iter().find(|(_, topic)| topic.value.id == text).map(|(name, _)| name);
-        name.map_or_else(|| Key::Partition((id, index)).text(), |name| format!("{name}-{index}"))
-    }
-
     /// What is not in both, or not the same.
     pub(crate) fn difference(&self, other: &Self) -> Changed {
         fn differing<K: Ord + Clone, V: PartialEq>(a: &BTreeMap<K, V>, b: &BTreeMap<K, V>) -> BTreeSet<K> {

@@ -55,7 +55,10 @@ impl<D: Disk> Broker<D> {
         if let Some(cluster) = &mut self.context.cluster {
             let value = NodeValue { host: at.host, port: at.port, rack: at.rack, intact_since };
             if !self.context.config.headrace_metadata_accept_restored {
-                cluster.member.remember(self.context.store.seen());
+                let seen = self.context.store.seen();
+                let topics = seen.iter().filter_map(|one| self.context.store.by_id(one.place.0));
+                let names = topics.map(|topic| (topic.id, topic.name.to_string())).collect();
+                cluster.member.remember(seen, names);
             }
             cluster.member.register(now.mono_ms, value);
         }

@@ -22,6 +22,10 @@ const FETCH_VERSION: i16 = 17;
 const CLIENT_ID: &str = "headrace-replica";
 /// After a failure a leader is asked again after so long.
 const RETRY_MS: u64 = 100;
+/// Copies that are to be asked for within so long are asked for together: each time cuts short a wait for records of others.
+const TOGETHER_MS: u64 = 10;
+/// A copy that cannot be written or read here is asked for again after so long: what was read for it was dropped.
+const FAILED_MS: u64 = 1_000;
 /// A leader that may not know yet that it leads is asked again after so long, and each time after twice as long, up to that.
 const SOON_MS: u64 = 10;
 /// An answer takes so much longer than it may wait for records, at most.
@@ -116,9 +120,9 @@ impl Fetcher {
         self.forget_session();
     }
 
-    /// A partition is not asked for again before a while.
-    pub(super) fn pause(&mut self, place: Place, now_ms: u64) {
-        self.pause_until(place, now_ms.saturating_add(RETRY_MS));
+    /// Something is wrong with the copy: it is not asked for again before a while.
+    pub(super) fn failed(&mut self, place: Place, now_ms: u64) {
+        self.pause_until(place, now_ms.saturating_add(FAILED_MS));
     }
 
     /// The leader has another view of the cluster than this broker: it is asked again soon, and later if that goes on.
@@ -147,7 +151,7 @@ impl Fetcher {
     /// A partition is not asked for again before this time.
     pub(super) fn pause_until(&mut self, place: Place, time_ms: u64) {
         if let Some(until) = self.places.get_mut(&place) {
-            *until = time_ms;
+            *until = time_ms.checked_next_multiple_of(TOGETHER_MS).unwrap_or(time_ms);
         }
     }
 
@@ -266,6 +270,10 @@ impl Fetcher {
         match ErrorCode::new(error_code) {
             ErrorCode::NONE => {}
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND | ErrorCode::INVALID_FETCH_SESSION_EPOCH => {
+                // Where none was named, it will hardly say anything else the next moment.
+                if self.session == (0, 0) {
+                    self.pause_all(now_ms);
+                }
                 self.forget_session();
                 return Ok(Vec::new());
             }
@@ -341,5 +349,38 @@ mod tests {
             FetchRequest::decode(FETCH_VERSION, &mut reader).unwrap().max_wait_ms
         };
         assert_eq!((wait_ms(0), wait_ms(1010), wait_ms(9000)), (500, 10, 500));
+    }
+
+    #[test]
+    fn copies_that_wait_are_asked_for_together() {
+        let at = Endpoint { host: "l".to_owned(), port: 1, rack: None };
+        let mut fetcher = Fetcher::new(Registration(2, 12), at);
+        fetcher.places = BTreeMap::from([((Uuid::ZERO, 0), 0), ((Uuid::ZERO, 1), 0)]);
+        fetcher.refused((Uuid::ZERO, 0), 1001);
+        fetcher.refused((Uuid::ZERO, 1), 1007);
+        assert_eq!(fetcher.places.values().copied().collect::<Vec<_>>(), [1020, 1020]);
+    }
+
+    #[test]
+    fn a_leader_that_denies_a_session_that_was_not_named_is_asked_again_in_a_while() {
+        let at = Endpoint { host: "l".to_owned(), port: 1, rack: None };
+        let config = BrokerConfig::from_pairs([("log.dir", "/data")]).unwrap();
+        let place = (Uuid::ZERO, 0);
+        let asked = Asked { epoch: 0, end: 0, start: 0, last_epoch: -1, agrees: true };
+        let mut fetcher = Fetcher::new(Registration(2, 12), at);
+        fetcher.places.insert(place, 0);
+        fetcher.opened();
+        let answer = |fetcher: &mut Fetcher, error, session_id| {
+            fetcher.ask(Registration(1, 11), &config, 1000, |_| Some(asked)).expect("it asks at once");
+            let answer = FetchResponse { error_code: error, session_id, ..FetchResponse::default() };
+            let id = fetcher.last_correlation_id;
+            let frame = frame::encode_response::<FetchRequest>(FETCH_VERSION, id, &answer).unwrap();
+            fetcher.answered(frame.to_bytes().unwrap().slice(4..), 1000).unwrap();
+            fetcher.places[&place]
+        };
+        let gone = ErrorCode::FETCH_SESSION_ID_NOT_FOUND.code();
+        assert_eq!(answer(&mut fetcher, 0, 7), 0);
+        assert_eq!(answer(&mut fetcher, gone, 0), 0, "the session has ended, and is made anew at once");
+        assert_eq!(answer(&mut fetcher, gone, 0), 1100);
     }
 }

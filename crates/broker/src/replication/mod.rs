@@ -230,7 +230,7 @@ impl<D: Disk> Replication<D> {
                             }
                         }
                         Err(why) => {
-                            self.pause(context, one.place);
+                            self.failed(context, one.place);
                             self.say(context, one.place, why);
                         }
                     }
@@ -255,10 +255,10 @@ impl<D: Disk> Replication<D> {
         }
     }
 
-    fn pause(&mut self, context: &Context<D>, place: Place) {
+    fn failed(&mut self, context: &Context<D>, place: Place) {
         let fetcher = self.copied_from.get(&place).and_then(|node| self.fetchers.get_mut(node));
         if let Some(fetcher) = fetcher {
-            fetcher.pause(place, context.now.mono_ms);
+            fetcher.failed(place, context.now.mono_ms);
         }
     }
 

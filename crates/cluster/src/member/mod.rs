@@ -7,6 +7,8 @@ mod reassign;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use headrace_wire::uuid::Uuid;
+
 use crate::model::{self, ClusterValue, Foreign, Key, NodeId, NodeValue, Place, Registration};
 use crate::store::{Answer, Change, Compare, Pair, Request, Revision, Watched};
 use crate::view::{Changed, Seen, View};
@@ -186,8 +188,9 @@ pub struct Member {
     loaded: Option<String>,
     /// The newest state that was read.
     newest: Revision,
-    /// What an earlier start of this broker has seen.
+    /// What an earlier start of this broker has seen, and what topics were called then.
     seen: Vec<Seen>,
+    names: BTreeMap<Uuid, String>,
     /// A state of the store that the view has not reached yet, and since when that is known.
     ahead: Option<(Revision, u64)>,
     elections: Elections,
@@ -222,6 +225,7 @@ impl Member {
             loaded: None,
             newest: 0,
             seen: Vec::new(),
+            names: BTreeMap::new(),
             ahead: None,
             elections: Elections::default(),
             commands: BTreeMap::new(),
@@ -247,9 +251,10 @@ impl Member {
         }
     }
 
-    /// Has it compare the store with what an earlier start of this broker has seen.
-    pub fn remember(&mut self, seen: Vec<Seen>) {
+    /// Has it compare the store with what an earlier start of this broker has seen. `names` are those of topics, for messages.
+    pub fn remember(&mut self, seen: Vec<Seen>, names: BTreeMap<Uuid, String>) {
         self.seen = seen;
+        self.names = names;
     }
 
     /// What was said to [`Self::register`].
@@ -553,7 +558,7 @@ impl Member {
     fn forgotten_by(&self, view: &View) -> Option<Refusal> {
         let own = self.view.partitions.iter().map(|(place, known)| Seen::of(*place, known));
         own.chain(self.seen.iter().copied()).find_map(|seen| {
-            let partition = || view.name_of(seen.place);
+            let partition = || self.name_in(view, seen.place);
             if let Some(to) = view.lacks(seen) {
                 return Some(Refusal::Forgot { partition: partition(), from: seen.modified, to });
             }
@@ -561,6 +566,13 @@ impl Member {
             let (from, to) = (reign(seen.leader, seen.epoch), reign(known.leader, known.epoch));
             Some(Refusal::Differs { partition: partition(), from, to })
         })
+    }
+
+    /// The name of a partition, also where a view that was read has not got its topic any more.
+    fn name_in(&self, view: &View, place: Place) -> String {
+        let known = view.topic(place.0).or_else(|| self.view.topic(place.0)).map(|(name, _)| name);
+        let name = known.or_else(|| self.names.get(&place.0).map(String::as_str));
+        name.map_or_else(|| Key::Partition(place).text(), |name| format!("{name}-{}", place.1))
     }
 
     fn changed(&mut self, changed: Changed) {

@@ -206,7 +206,7 @@ fn a_partition_that_was_changed_after_the_backup_shows_that_one_was_restored() {
     let seen = Seen::of(place, &running.view().partitions[&place]);
     let events = |store: &mut LocalStore| {
         let mut member = member(config(2, Some("mine")), 1);
-        member.remember(vec![seen]);
+        member.remember(vec![seen], [(place.0, "t".to_owned())].into());
         settle(store, 9, &mut member, 1)
     };
     let forgot = |events: &[MemberEvent], to| {
@@ -227,10 +227,11 @@ fn a_partition_that_was_changed_after_the_backup_shows_that_one_was_restored() {
     let mut before = with_partition(0);
     let known = before.revision();
     let found = events(&mut before);
-    let Some(MemberEvent::Refused(Refusal::Forgot { from, to, .. })) = found.last() else {
+    let Some(MemberEvent::Refused(Refusal::Forgot { partition, from, to })) = found.last() else {
         panic!("{found:?}")
     };
     assert!(*from == seen.modified && *to >= known);
+    assert_eq!(partition, "t-0", "of a topic that the store has not got the name is known from before");
     // A broker that runs finds it out as well, though the revision has not gone back.
     let ended = headrace_cluster::store::Watched::Ended("restarted".into());
     let watch = |member: &mut Member, store: &mut LocalStore| {
