@@ -18,6 +18,7 @@ from headrace.errors import KafkaError
 if TYPE_CHECKING:
     from headrace import aio
     from headrace._columns import bad_rows
+    from headrace._native import __version__
     from headrace.admin import Admin, NewTopic
     from headrace.broker import Broker
     from headrace.consumer import Consumer
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.share import AcknowledgeType, ShareConsumer
     from headrace.values import Avro, Json, Protobuf, Text, decode, encode
 
-__version__ = "0.1.0"
 __all__ = [
     "AcknowledgeType",
     "Admin",
@@ -69,6 +69,7 @@ _LAZY = {
     "SchemaRegistry": "headrace.registry",
     "ShareConsumer": "headrace.share",
     "Text": "headrace.values",
+    "__version__": "headrace._native",
     "aio": "headrace.aio",
     "bad_rows": "headrace._columns",
     "decode": "headrace.values",

@@ -41,6 +41,7 @@ __all__ = [
     "TokenReply",
     "Upload",
     "ValueMaker",
+    "__version__",
     "avro_incompatibilities",
     "call_after_stop",
     "check_avro",
@@ -61,6 +62,8 @@ __all__ = [
 
 _Partition: TypeAlias = tuple[str, int]
 _Options: TypeAlias = Sequence[tuple[str, Any]]
+
+__version__: str
 
 class _Recipient(Protocol):
     def set_result(self, result: Any, /) -> None: ...
@@ -313,6 +316,7 @@ class Admin:
     def describe_topics(
         self, topics: Sequence[str] | None
     ) -> list[tuple[str, str, bool, list[tuple[int, int, int, list[int], list[int]]]]]: ...
+    def describe_features(self) -> tuple[list[tuple[str, int]], list[tuple[str, tuple[int, int]]]]: ...
     def describe_cluster(self) -> tuple[str, int, list[tuple[int, str, int, str | None]]]: ...
     def list_offsets(
         self, specs: Sequence[tuple[_Partition, int]]

@@ -92,6 +92,16 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True)
+class FeatureMetadata:
+    """Features, such as ``share.version``: what a cluster may do only once all of its brokers can (KIP-584)."""
+
+    finalized_features: dict[str, int]
+    """The level of each that the cluster keeps to. One that is not here is not in use."""
+    supported_features: dict[str, tuple[int, int]]
+    """The least and the greatest level that the broker knows that was asked."""
+
+
+@dataclass(frozen=True)
 class GroupListing:
     """A group as listed."""
 
@@ -220,6 +230,11 @@ class Admin:
         """Describes the cluster."""
         cluster_id, controller, nodes = self._native.describe_cluster()
         return ClusterDescription(cluster_id, controller, [Node(*n) for n in nodes])
+
+    def describe_features(self) -> FeatureMetadata:
+        """What all brokers of the cluster have agreed to do, such as ``share.version`` (KIP-584)."""
+        finalized, supported = self._native.describe_features()
+        return FeatureMetadata(dict(finalized), dict(supported))
 
     def list_offsets(self, specs: Mapping[tuple[str, int], OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
         """Looks up one offset per partition.

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 import headrace as hr
-from headrace.cli import COMMANDS, main
+from headrace.cli import COMMANDS, doctor, main
 from headrace.cli._common import printable, table
 from headrace.cli._page import page
 
@@ -390,12 +390,20 @@ def test_doctor_says_what_is_there(run, tmp_path, monkeypatch):
     assert found["pyarrow"]["found"] == pa.__version__
     assert {found[what]["state"] for what in ("headrace", "native module", "pyarrow", "broker")} == {"ok"}
     assert found["share groups"]["state"] == "-"
+    assert found["features"]["found"] == "none"
     command = [sys.executable, "-m", "headrace.cli", "doctor", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=500"]
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert said.returncode == 0
     assert "pyspark needs Java 17" in said.stdout
     assert "headrace broker --data-dir ./data starts one" in said.stdout
+
+
+def test_doctor_sees_a_native_module_of_another_version(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda: "9.9.9")
+    [finding] = doctor._native()
+    assert finding.state == doctor.BAD
+    assert finding.found.endswith(f"it is of version {hr.__version__}, and the package 9.9.9")
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,17 @@ def test_the_cluster(admin, cluster):
     assert (description.nodes[0].host, description.nodes[0].port) == (host, int(port))
 
 
+def test_the_features(admin, cluster):
+    found = admin.describe_features()
+    # The embedded broker has none of what needs them.
+    levels = {"transaction.version": 2, "share.version": 1} if cluster.kind == "apache" else {}
+    assert {name: found.finalized_features.get(name) for name in levels} == levels
+    assert bool(found.finalized_features) == (cluster.kind == "apache")
+    for name, level in found.finalized_features.items():
+        least, greatest = found.supported_features[name]
+        assert least <= level <= greatest
+
+
 def test_an_unreachable_broker_is_named():
     with hr.Admin("127.0.0.1:1", default_api_timeout_ms=800) as admin:
         begun = time.monotonic()

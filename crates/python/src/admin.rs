@@ -105,6 +105,13 @@ impl Admin {
         })
     }
 
+    fn describe_features(&self, py: Python<'_>) -> PyResult<(Vec<(String, i16)>, Vec<(String, (i16, i16))>)> {
+        self.ask(py, "describing features", AdminRequest::DescribeFeatures, |outcome| match outcome {
+            AdminOutcome::Features(found) => Ok((found.finalized, found.supported)),
+            _ => Err(mismatch()),
+        })
+    }
+
     fn list_offsets(&self, py: Python<'_>, specs: Vec<(Tp, i64)>) -> PyResult<Vec<PyOffset>> {
         let partitions = specs.into_iter().map(|(tp, spec)| (name(tp), spec)).collect();
         let found = detached(py, |check| self.client.list_offsets(partitions, check))?;

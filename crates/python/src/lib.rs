@@ -37,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<consumer::Consumer>()?;
     module.add_class::<consumer::Awaiting>()?;
     module.add_class::<consumer::Taken>()?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<share::ShareConsumer>()?;
     module.add_class::<share::AwaitingShare>()?;
     module.add_class::<chunks::Chunks>()?;

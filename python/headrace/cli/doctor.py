@@ -17,12 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace import __version__
 from headrace.cli._common import client_options, printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
+
+    from headrace.admin import Admin
 
 GOOD: Final = "ok"
 ABSENT: Final = "-"
@@ -79,7 +80,15 @@ def run(options: argparse.Namespace) -> int:
 def _python() -> Iterator[Finding]:
     libc = " ".join(platform.libc_ver()).strip() or "musl or another libc"
     here = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield Finding(GOOD, "headrace", f"{__version__} on {here}, {libc}, {os.cpu_count()} processors")
+    yield Finding(GOOD, "headrace", f"{_version()} on {here}, {libc}, {os.cpu_count()} processors")
+
+
+def _version() -> str:
+    """That of the package as it was installed; the native module may be another, or not there at all."""
+    try:
+        return metadata.version("headrace")
+    except metadata.PackageNotFoundError:
+        return "not installed, only found by Python's path,"
 
 
 def _native() -> Iterator[Finding]:
@@ -90,11 +99,12 @@ def _native() -> Iterator[Finding]:
         yield Finding(BAD, "native module", str(error), "install a wheel that is made for this machine")
         return
     took = time.perf_counter() - began
-    yield Finding(
-        GOOD,
-        "native module",
-        f"{Path(_native.__file__).name}, loaded in {took * 1e3:.0f} ms",
-    )
+    installed, found = _version(), f"{Path(_native.__file__).name}, loaded in {took * 1e3:.0f} ms"
+    if installed[0].isdigit() and installed != _native.__version__:
+        found += f"; it is of version {_native.__version__}, and the package {installed}"
+        yield Finding(BAD, "native module", found, "pip install --force-reinstall headrace")
+    else:
+        yield Finding(GOOD, "native module", found)
 
 
 def _pyarrow() -> Iterator[Finding]:
@@ -216,6 +226,7 @@ def _broker(options: argparse.Namespace) -> Iterator[Finding]:
             nodes = ", ".join(f"{node.host}:{node.port}" for node in cluster.nodes)
             found = f"cluster {cluster.cluster_id}: {nodes} (answered in {took * 1e3:.0f} ms)"
             yield Finding(GOOD, "broker", found)
+            yield from _features(admin)
             yield from _can(
                 ("share groups", lambda: admin.share_group_offsets("headrace-doctor"), "Apache Kafka 4.2 or newer"),
                 ("moved partitions", admin.list_partition_reassignments, "Apache Kafka 2.4 or newer"),
@@ -223,6 +234,15 @@ def _broker(options: argparse.Namespace) -> Iterator[Finding]:
     except (KafkaError, ValueError) as error:
         hint = "headrace broker --data-dir ./data starts one; -b HOST:PORT or $HEADRACE_BOOTSTRAP names another"
         yield Finding(ABSENT, "broker", f"{options.bootstrap}: {error}", hint)
+
+
+def _features(admin: Admin) -> Iterator[Finding]:
+    """What the cluster has agreed to."""
+    levels = sorted(admin.describe_features().finalized_features.items())
+    if levels:
+        yield Finding(GOOD, "features", ", ".join(f"{name} {level}" for name, level in levels))
+    else:
+        yield Finding(ABSENT, "features", "none", "transactions of version 2 and share groups need them")
 
 
 def _can(*asked: tuple[str, Callable[[], object], str]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ use headrace_wire::time::Now;
 
 use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
-use super::{configs, groups, offsets, replicas, shares, topics};
+use super::{configs, features, groups, offsets, replicas, shares, topics};
 use crate::arrived::{Arrived, Consumed};
 use crate::core::{CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
 use crate::engine::Engine;
@@ -411,6 +411,7 @@ fn job(request: AdminRequest) -> Box<dyn Job> {
         AdminRequest::DescribeTopics(Some(names)) => Box::new(Each::of(topics::DescribeTopics, names)),
         AdminRequest::DescribeTopics(None) => Box::new(topics::DescribeAllTopics::default()),
         AdminRequest::DescribeCluster => Box::new(topics::DescribeCluster::default()),
+        AdminRequest::DescribeFeatures => Box::new(features::DescribeFeatures::default()),
         AdminRequest::ListOffsets { partitions, isolation } => {
             Box::new(Each::new(offsets::ListOffsets(isolation), partitions))
         }

@@ -6,6 +6,7 @@
 
 mod configs;
 mod engine;
+mod features;
 mod groups;
 mod job;
 mod offsets;
@@ -19,6 +20,6 @@ mod types;
 pub use engine::AdminEngine;
 pub use types::{
     AdminCommand, AdminEvent, AdminOutcome, AdminRequest, ClusterDescription, ConfigChange, ConfigEntry,
-    ConfigResource, CreatedTopic, GroupDescription, GroupListing, GroupMember, NewTopic, Reassignment,
+    ConfigResource, CreatedTopic, FeatureMetadata, GroupDescription, GroupListing, GroupMember, NewTopic, Reassignment,
     ShareOffset,
 };

@@ -31,6 +31,15 @@ pub struct CreatedTopic {
     pub replication: i16,
 }
 
+/// Features of a cluster, such as `share.version`, sorted by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureMetadata {
+    /// The levels that all of its brokers keep to.
+    pub finalized: Vec<(String, i16)>,
+    /// The levels that the broker that was asked could keep to: the least and the greatest.
+    pub supported: Vec<(String, (i16, i16))>,
+}
+
 /// Whose settings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ConfigResource {
@@ -170,6 +179,8 @@ pub enum AdminRequest {
     DescribeTopics(Option<Vec<String>>),
     /// Describe the cluster: [`AdminOutcome::Cluster`].
     DescribeCluster,
+    /// What the cluster has agreed to do (KIP-584): [`AdminOutcome::Features`].
+    DescribeFeatures,
     /// Look up offsets by timestamp in Unix milliseconds: the first record at or after it. -1 is the end, -2 the
     /// beginning, -3 the record with the largest timestamp (KIP-734). [`AdminOutcome::Offsets`].
     ListOffsets {
@@ -237,6 +248,8 @@ pub enum AdminOutcome {
     Topics(Vec<(String, Result<TopicInfo>)>),
     /// The cluster.
     Cluster(ClusterDescription),
+    /// Features.
+    Features(FeatureMetadata),
     /// Offsets; an offset of -1 where no record matches.
     Offsets(Vec<(TopicPartition, Result<OffsetAt>)>),
     /// Groups, sorted by id.

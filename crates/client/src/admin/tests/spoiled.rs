@@ -22,6 +22,7 @@ fn requests() -> Vec<AdminRequest> {
         AdminRequest::DescribeTopics(Some(vec![t()])),
         AdminRequest::DescribeTopics(None),
         AdminRequest::DescribeCluster,
+        AdminRequest::DescribeFeatures,
         list_offsets(&[("t", 0), ("t", 1)]),
         AdminRequest::ListGroups,
         AdminRequest::DescribeGroups(vec![g()]),
