@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$BIN:$PATH"
 mkdir -p dist
+trap 'rm -f python/headrace/licences-of-crates.txt' EXIT
 rm -f dist/headrace-*
 for target in "$@"; do
   case $target in
@@ -16,6 +17,7 @@ for target in "$@"; do
   esac
   echo "── wheel for $target"
   rustup target add --quiet "$target" 2>/dev/null || rustup target add "$target"
+  python scripts/licences.py "$target" > python/headrace/licences-of-crates.txt
   maturin build --quiet --release --locked --zig --target "$target" --compatibility "$tag" --out dist
 done
 echo "── source archive"

@@ -12,7 +12,7 @@ from tests.browser import Browser, browser, needs_browser
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SETTLED", "WIDTHS", "check", "check_boxes", "legends", "needs_browser"]
+__all__ = ["PALE", "SETTLED", "WIDTHS", "check", "check_boxes", "legends", "needs_browser"]
 
 WIDTHS = (390, 820, 1440)
 """Pixels of a telephone, a tablet and a desk."""
@@ -49,6 +49,33 @@ MEASURE = """(() => {
   return { charts, texts, inCards, keys: all(document, ".legend"), width: document.documentElement.clientWidth,
     needed: document.documentElement.scrollWidth };
 })()"""
+
+
+PALE = """(() => {
+  const parse = text => { const n = text.match(/[\\d.]+/g).map(Number); return { rgb: n.slice(0, 3), a: n[3] ?? 1 }; };
+  const light = rgb => rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = e => {
+    for (; e; e = e.parentElement) {
+      const back = parse(getComputedStyle(e).backgroundColor);
+      if (back.a === 1) return back.rgb;
+      if (getComputedStyle(e).backgroundImage !== "none") return null; // the header's: white on dark
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+    if (e.closest("script, title, .modebar")) continue;
+    const style = getComputedStyle(e), back = behind(e);
+    if (!back || !e.checkVisibility()) continue;
+    const [a, b] = [light(parse(e.closest("svg") ? style.fill : style.color).rgb), light(back)].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) low.push([e.textContent.trim().slice(0, 30), e.className.baseVal ?? e.className,
+      style.color, back, (a + 0.05) / (b + 0.05)]);
+  }
+  return low;
+})()"""
+"""Texts of less contrast to what is behind them than WCAG's level AA asks for, 4.5."""
 
 
 def legends(text: str) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from headrace.lab import bundle, report
 from headrace.lab.compare import _apart, _word, compare
 from headrace.lab.view import HEAD, Plain, Rich, Snapshot, ramp
 from tests import pages
+from tests.browser import browser
 
 
 class Page(HTMLParser):
@@ -272,6 +273,20 @@ def test_legends_stand_beside_the_charts_not_on_them(campaign):
 def test_nothing_lies_on_anything_else_on_the_page(campaign, width, tmp_path):
     (tmp_path / "page.html").write_text((campaign / "report.html").read_text())
     pages.check(tmp_path / "page.html", width)
+
+
+@pytest.mark.slow
+@pages.needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_can_be_read_by_day_and_by_night(campaign, dark, tmp_path):
+    (tmp_path / "page.html").write_text((campaign / "report.html").read_text())
+    with browser() as shown:
+        shown.look(1440, dark=dark)
+        shown.open(tmp_path / "page.html")
+        shown.wait_for(pages.SETTLED)
+        assert shown.run(pages.PALE) == []
+        back = shown.run("getComputedStyle(document.body).backgroundColor")
+        assert (back == "rgb(255, 255, 255)") != dark
 
 
 @pytest.mark.slow

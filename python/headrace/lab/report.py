@@ -50,6 +50,10 @@ _PALER: Final = 0.22
 DETAILED_MAX: Final = 6
 """So many runs have charts of their partitions and members; the tables have all."""
 
+_THEME: Final = """
+headraceCharts.paint();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", headraceCharts.paint);
+"""
 USER: Final = "the user"
 """Who has stopped a run that did not fail."""
 
@@ -160,7 +164,7 @@ def page(title: str, runs: Sequence[Shown], head: str = "") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style>\n<script>{get_plotlyjs()}</script></head>\n<body>\n"
         + "\n".join(section for section in sections if section)
-        + f"\n<script>{_plots.SCRIPT}</script></body></html>\n"
+        + f"\n<script>{_plots.SCRIPT}{_THEME}</script></body></html>\n"
     )
 
 
