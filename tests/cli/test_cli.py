@@ -94,7 +94,8 @@ def test_a_topic_from_its_making_to_its_end(run, topic):
 @pytest.mark.slow
 def test_keys_json_and_groups(run, topic):
     run("topics", "create", topic)
-    run("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nc\n")
+    sent = json.loads(run("produce", topic, "--key-separator", ":", "--json", stdin="a:1\nb:2\nc\n"))
+    assert (sent["topic"], sent["records"]) == (topic, 3)
     first_two = ("--from", "earliest", "--max", 2, "-X", "fetch.max.bytes=100000", "-X", "request_timeout_ms=9000")
     assert run("consume", topic, *first_two, "--format", "key-value") == "a\t1\nb\t2\n"
     rows = [

@@ -62,6 +62,10 @@ def test_a_broker_is_emptied_and_gets_its_share_again_while_records_are_written(
         moved = sum(3 in one for one in before)
         assert moved > 0
         assert len(shown.stdout.splitlines()) == moved + 1
+        planned = json.loads(headrace("drain", "3", "--dry-run", "--json", servers=servers).stdout)
+        assert len(planned["moves"]) == moved
+        assert all(3 in one["from"] and 3 not in one["to"] for one in planned["moves"])
+        assert planned["refused"] == planned["stuck"] == []
         drained = headrace("drain", "3", "--at-once", "2", servers=servers)
         assert drained.returncode == 0, drained.stderr
         assert f"{moved} of {moved} partitions are where they are to be\n" in drained.stderr

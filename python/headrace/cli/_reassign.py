@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -69,6 +70,9 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     for one in (reassign, drain, balance):
         one.add_argument("--dry-run", action="store_true", help="show what would be moved, and move nothing")
         one.add_argument(
+            "--json", action="store_true", help="print an object in the end: moves, refused, and stuck (what cannot move)"
+        )
+        one.add_argument(
             "--at-once",
             type=_count,
             default=AT_ONCE,
@@ -127,7 +131,7 @@ def run_drain(options: argparse.Namespace) -> int:
             sys.stderr.write(f"{_name(one)}: {why}\n")
         if len(stuck) > SHOWN_MAX:
             sys.stderr.write(f"and {len(stuck) - SHOWN_MAX} more\n")
-        moved = _move(admin, changes, placed, options)
+        moved = _move(admin, changes, placed, options, stuck)
     return 1 if stuck else moved
 
 
@@ -186,26 +190,41 @@ def _move(
     changes: Mapping[TopicPartition, Replicas],
     placed: Mapping[TopicPartition, Replicas],
     options: argparse.Namespace,
+    stuck: Iterable[TopicPartition] = (),
 ) -> int:
-    """Gives partitions other replicas, so many at once, and waits until they have them."""
+    """Gives partitions other replicas, so many at once, and waits until they have them. `stuck` is only reported."""
     changes = {partition: to for partition, to in changes.items() if placed[partition] != to}
+    if not options.json:
+        _show(changes, placed)
+    refused = {} if options.dry_run else _carry_out(admin, changes, options.at_once)
+    if options.json:
+        moves = [{**one._asdict(), "from": placed[one], "to": to} for one, to in sorted(changes.items())]
+        found = {
+            "moves": moves,
+            "refused": [{**one._asdict(), "error": why} for one, why in refused.items()],
+            "stuck": [one._asdict() for one in stuck],
+        }
+        sys.stdout.write(json.dumps(found) + "\n")
+    return 1 if refused else 0
+
+
+def _show(changes: Mapping[TopicPartition, Replicas], placed: Mapping[TopicPartition, Replicas]) -> None:
     if not changes:
         sys.stdout.write("all copies are where they are to be\n")
-        return 0
+        return
     rows = [(*one, _text(placed[one]), _text(to)) for one, to in sorted(changes.items())[:SHOWN_MAX]]
     sys.stdout.write(table(("TOPIC", "PARTITION", "FROM", "TO"), rows))
     if len(changes) > SHOWN_MAX:
         sys.stdout.write(f"and {len(changes) - SHOWN_MAX} more\n")
-    if options.dry_run:
-        return 0
     sys.stdout.flush()
-    return _carry_out(admin, changes, options.at_once)
 
 
-def _carry_out(admin: Admin, changes: Mapping[TopicPartition, Replicas], at_once: int) -> int:
-    """Asks for the changes, so many at once, and waits until they are done; 1 if some were refused."""
+def _carry_out(
+    admin: Admin, changes: Mapping[TopicPartition, Replicas], at_once: int
+) -> dict[TopicPartition, str]:
+    """Asks for the changes, so many at once, and waits until they are done; which were refused, and why."""
     left, under_way = sorted(changes), set[TopicPartition]()
-    said, refused = "", 0
+    said, refused = "", dict[TopicPartition, str]()
     while left or under_way:
         under_way &= admin.list_partition_reassignments().keys()
         while left and len(under_way) < at_once:
@@ -214,17 +233,17 @@ def _carry_out(admin: Admin, changes: Mapping[TopicPartition, Replicas], at_once
                 admin.alter_partition_reassignments({partition: changes[partition]})
             except BrokerError as error:  # such as a topic that is gone: the others go on
                 sys.stderr.write(f"{printable(error)}\n")
-                refused += 1
+                refused[partition] = str(error)
             else:
                 under_way.add(partition)
-        done = len(changes) - refused - len(left) - len(under_way)
+        done = len(changes) - len(refused) - len(left) - len(under_way)
         line = f"{done} of {len(changes)} partitions are where they are to be\n" + _waits_for(admin, changes, under_way)
         if line != said:
             sys.stderr.write(line)
             said = line
         if left or under_way:
             time.sleep(LOOK_SECONDS)
-    return 1 if refused else 0
+    return refused
 
 
 def _waits_for(admin: Admin, changes: Mapping[TopicPartition, Replicas], under_way: Iterable[TopicPartition]) -> str:

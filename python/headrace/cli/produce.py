@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--as-json", action="store_true", help="send each row of --file whole, as a JSON object")
     parser.add_argument("--key-column", metavar="NAME", help="with --as-json: use this column as the key too")
     parser.add_argument("--key-separator", metavar="TEXT", help="use the part of each line before TEXT as the key")
+    parser.add_argument("--json", action="store_true", help="print how much was sent as a JSON object, in the end")
     client_options(parser)
     parser.set_defaults(run=run)
 
@@ -66,8 +67,12 @@ def run(options: argparse.Namespace) -> None:
             if sys.stderr.isatty():
                 sys.stderr.write(f"\r{rows:,} records")
         producer.flush()
+        for one in sent:
+            one.result()
     took = time.perf_counter() - begun
     sys.stderr.write(f"\r{rows:,} records sent to {options.topic} in {took:.2f} s ({rows / took:,.0f}/s)\n")
+    if options.json:
+        sys.stdout.write(json.dumps({"topic": options.topic, "records": rows, "seconds": round(took, 3)}) + "\n")
 
 
 def _lines(stream: _Stream, separator: str | None) -> Iterator[pa.RecordBatch]:
