@@ -17,7 +17,9 @@ HEAD = "The native module of headrace is linked from these crates. A text that s
 
 def cargo(*arguments: str) -> str:
     """What cargo prints."""
-    return subprocess.run(["cargo", *arguments, "--locked"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    return subprocess.run(
+        ["cargo", *arguments, "--locked"], cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout
 
 
 def linked(target: str) -> set[tuple[str, str]]:

@@ -160,7 +160,9 @@ def test_values():
         producer.send_arrow("shop", payments, value=hr.Avro(payment, registry=registry, subject="shop.Payment"))
         [order, _] = re.findall(r"\{\"type\": \"record\".*?\]\}", SHOP)
         producer.send_arrow(
-            "shop", pa.table({"value": pa.array([{"id": 3}])}), value=hr.Avro(order, registry=registry, subject="shop.Order")
+            "shop",
+            pa.table({"value": pa.array([{"id": 3}])}),
+            value=hr.Avro(order, registry=registry, subject="shop.Order"),
         )
         producer.flush()
         run("values.md", of_several, names, **servers)

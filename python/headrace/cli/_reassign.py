@@ -70,7 +70,9 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     for one in (reassign, drain, balance):
         one.add_argument("--dry-run", action="store_true", help="show what would be moved, and move nothing")
         one.add_argument(
-            "--json", action="store_true", help="print an object in the end: moves, refused, and stuck (what cannot move)"
+            "--json",
+            action="store_true",
+            help="print an object in the end: moves, refused, and stuck (what cannot move)",
         )
         one.add_argument(
             "--at-once",
@@ -219,9 +221,7 @@ def _show(changes: Mapping[TopicPartition, Replicas], placed: Mapping[TopicParti
     sys.stdout.flush()
 
 
-def _carry_out(
-    admin: Admin, changes: Mapping[TopicPartition, Replicas], at_once: int
-) -> dict[TopicPartition, str]:
+def _carry_out(admin: Admin, changes: Mapping[TopicPartition, Replicas], at_once: int) -> dict[TopicPartition, str]:
     """Asks for the changes, so many at once, and waits until they are done; which were refused, and why."""
     left, under_way = sorted(changes), set[TopicPartition]()
     said, refused = "", dict[TopicPartition, str]()
