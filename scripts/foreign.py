@@ -1,13 +1,16 @@
 """A Python of another processor, to try wheels that are cross-built: Debian's, run by qemu-user, installing nothing.
 
-Packages are fetched by apt, which checks their signatures, with lists and a cache of their own, and unpacked into a folder.
+Packages are fetched by apt, which checks their signatures, with lists and a cache apart, and unpacked into a folder.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "tzdata")

@@ -1,4 +1,4 @@
-"""Whether the tree is ready for a release: the version of Cargo.toml is that of the tag, and CHANGELOG.md says what is new.
+"""Whether the tree is ready for a release: Cargo.toml has the version of the tag, and CHANGELOG.md says what is new.
 
 Usage: release.py TAG   such as v0.2.0
 """
@@ -40,10 +40,8 @@ def complaints(tag: str, root: Path = ROOT) -> list[str]:
 
 def main() -> int:
     """Entry point."""
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    found = complaints(sys.argv[1])
+    [tag] = sys.argv[1:] or sys.exit(__doc__)
+    found = complaints(tag)
     print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
     return 1 if found else 0
 

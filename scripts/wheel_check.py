@@ -50,8 +50,7 @@ def runs_here(wheel: Path) -> bool:
 
 
 def try_out(wheel: Path) -> list[str]:
-    """Installs it in an empty environment, with the newest pyarrow and the oldest that it takes, and runs
-    `scripts/smoke.py` there."""
+    """Installs it in empty environments, with the newest pyarrow and the oldest that it takes, for `scripts/smoke.py`."""
     found = []
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     [first_record] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -87,15 +86,9 @@ def try_elsewhere(wheel: Path) -> list[str]:
             text=True,
         ).stdout.strip()
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", site]
-        command += [
-            "--only-binary=:all:",
-            "--platform",
-            f"manylinux_2_28_{machine}",
-            "--python-version",
-            version,
-            wheel,
-        ]
-        subprocess.run(command, check=True)
+        for libc in ("2_28", "2_17"):
+            command += ["--platform", f"manylinux_{libc}_{machine}"]
+        subprocess.run([*command, "--only-binary=:all:", "--python-version", version, wheel], check=True)
         environment = {**os.environ, "PYTHONPATH": str(site), "HEADRACE_SMOKE_PYTHON": shlex.join(python)}
         print(f"  Python {version} for {machine}, by qemu-user")
         smoke = [*python, ROOT / "scripts" / "smoke.py"]

@@ -117,15 +117,15 @@ def test_share_groups(apache_kafka: RunningKafka):
         producer.send_arrow("orders", pa.table({"value": [b"short", b"l" * 1000]}))
     sent = []
 
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def send(batch: pa.RecordBatch) -> None:
         sent.extend(batch["value"].to_pylist())
         if len(sent) == 2:
-            raise Enough
+            raise EnoughError
 
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         run("share-groups.md", by_default, {"servers": servers, "send": send})
     assert sent == [b"short", b"l" * 1000]
     names: dict[str, Any] = {"servers": servers, "hr": hr}
@@ -136,9 +136,8 @@ def test_share_groups(apache_kafka: RunningKafka):
         assert names["share"].poll(30.0)["value"].to_pylist() == [b"l" * 1000]
 
 
-SHOP = """[
-    {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]},
-    {"type": "record", "name": "Payment", "namespace": "shop", "fields": [{"name": "of", "type": "long"}]}]"""
+SHOP_ORDER = """{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}"""
+PAYMENT = """{"type": "record", "name": "Payment", "namespace": "shop", "fields": [{"name": "of", "type": "long"}]}"""
 ORDER = """{"type": "record", "name": "Order", "fields": [
     {"name": "id", "type": "long"}, {"name": "city", "type": "string"}]}"""
 
@@ -155,15 +154,9 @@ def test_values():
         run("values.md", with_registry, names, **servers, **{"http://localhost:8081": broker.registry_url})
         assert names["table"]["value"].to_pylist() == [{"id": 1, "city": "Berlin"}]
 
-        payments = pa.table({"value": pa.array([{"of": 7}])})
-        [_, payment] = re.findall(r"\{\"type\": \"record\".*?\]\}", SHOP)
-        producer.send_arrow("shop", payments, value=hr.Avro(payment, registry=registry, subject="shop.Payment"))
-        [order, _] = re.findall(r"\{\"type\": \"record\".*?\]\}", SHOP)
-        producer.send_arrow(
-            "shop",
-            pa.table({"value": pa.array([{"id": 3}])}),
-            value=hr.Avro(order, registry=registry, subject="shop.Order"),
-        )
+        for name, row, schema in (("Payment", {"of": 7}, PAYMENT), ("Order", {"id": 3}, SHOP_ORDER)):
+            form = hr.Avro(schema, registry=registry, subject=f"shop.{name}")
+            producer.send_arrow("shop", pa.table({"value": pa.array([row])}), value=form)
         producer.flush()
         run("values.md", of_several, names, **servers)
         assert names["orders"].to_pylist() == [None, {"id": 3}]
