@@ -48,7 +48,7 @@ def main() -> None:
 
         table = hr.read(servers, TOPIC, key=hr.Text(), value=ORDER).read_all()  # key is text, value a struct
         top = duckdb.sql('select key, sum("value".amount) from "table" group by key order by 2 desc limit 3')
-        print(f"{table.num_rows} rows read; best customers: {top.fetchall()}")
+        print(f"{table.num_rows} rows read; best customers: {top.fetchall() if top else []}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main() -> int:
     """Entry point."""
     wanted, missing = linked(sys.argv[1]), []
     packages = json.loads(cargo("metadata", "--format-version", "1"))["packages"]
-    crates, texts = [], {}
+    crates, texts = [], dict[str, list[str]]()
     for package in sorted(packages, key=lambda one: (one["name"], one["version"])):
         name = f"{package['name']} {package['version']}"
         if (package["name"], package["version"]) not in wanted:

@@ -34,8 +34,8 @@ def complaints(wheel: Path) -> list[str]:
     print(f"{wheel.name}: {size / 1e6:.1f} MB, {len(names)} files")
     if size > BYTES_MAX:
         found.append(f"{wheel.name} has {size:,} bytes, {BYTES_MAX:,} at most are wanted")
-    needed = ("headrace/py.typed", "headrace/demo/report.js", "pyspark_headrace/__init__.py", "LICENSE", "NOTICE")
-    needed += ("headrace/licences-of-crates.txt", "headrace-python.cyclonedx.json")
+    needed = ["headrace/py.typed", "headrace/demo/report.js", "pyspark_headrace/__init__.py", "LICENSE", "NOTICE"]
+    needed += ["headrace/licences-of-crates.txt", "headrace-python.cyclonedx.json"]
     found += [f"{wheel.name} lacks {one}" for one in needed if not any(name.endswith(one) for name in names)]
     abi = analyze_wheel_abi(None, None, wheel, frozenset(), disable_isa_ext_check=True, allow_graft=False)
     print(f"  {abi.overall_policy.name} by what it links")
@@ -50,7 +50,7 @@ def runs_here(wheel: Path) -> bool:
 
 
 def try_out(wheel: Path) -> list[str]:
-    """Installs it in empty environments, with the newest pyarrow and the oldest that it takes, for `scripts/smoke.py`."""
+    """Installs it in empty environments, with the newest pyarrow and the oldest that it takes, to run smoke.py."""
     found = []
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     [first_record] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -64,7 +64,7 @@ def try_out(wheel: Path) -> list[str]:
             subprocess.run([python, "-c", first_record], cwd=folder, check=True, timeout=120, stdout=subprocess.DEVNULL)
             took = time.monotonic() - began
             print(f"  with {pyarrow}: the first record is read {took:.0f} s after pip begins")
-            smoke = [python, ROOT / "scripts" / "smoke.py", str(IMPORT_MS_MAX)]
+            smoke: list[Path | str] = [python, ROOT / "scripts" / "smoke.py", str(IMPORT_MS_MAX)]
             if subprocess.run(smoke, cwd=folder, check=False, timeout=120).returncode:
                 found.append(f"{wheel.name} does not work with {pyarrow}")
     return found
@@ -85,13 +85,13 @@ def try_elsewhere(wheel: Path) -> list[str]:
             capture_output=True,
             text=True,
         ).stdout.strip()
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", site]
+        command: list[Path | str] = [sys.executable, "-m", "pip", "install", "--quiet", "--target", site]
         for libc in ("2_28", "2_17"):
             command += ["--platform", f"manylinux_{libc}_{machine}"]
         subprocess.run([*command, "--only-binary=:all:", "--python-version", version, wheel], check=True)
         environment = {**os.environ, "PYTHONPATH": str(site), "HEADRACE_SMOKE_PYTHON": shlex.join(python)}
         print(f"  Python {version} for {machine}, by qemu-user")
-        smoke = [*python, ROOT / "scripts" / "smoke.py"]
+        smoke: list[Path | str] = [*python, ROOT / "scripts" / "smoke.py"]
         done = subprocess.run(smoke, cwd=folder, env=environment, check=False, timeout=600)
     return [f"{wheel.name} does not work"] if done.returncode else []
 
@@ -104,7 +104,15 @@ def _oldest_pyarrow() -> str:
 
 def _pip(python: Path, wheel: Path, pyarrow: str) -> bool:
     """Whether there are packages that fit; nothing is compiled. The newest pyarrow is always there."""
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+    command: list[Path | str] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+    ]
     done = subprocess.run([*command, wheel, pyarrow], check=pyarrow == "pyarrow")
     return done.returncode == 0
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace import _native
 from headrace._options import OptionValue, pairs
 from headrace._process import BROKERS, at_end
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -248,9 +248,16 @@ class Broker:
         self._nodes[number] = node._replace(port=port)
 
     @property
-    def registry_url(self) -> str | None:
-        """The address of its schema registry, for `SchemaRegistry`; None without one."""
-        return None if self._registry is None else self._registry.url
+    def registry_url(self) -> str:
+        """The address of its schema registry, for `SchemaRegistry`.
+
+        Raises:
+            UsageError: it was started without one.
+        """
+        if self._registry is None:
+            message = "this broker has no schema registry: Broker.start(registry=True) starts one with it"
+            raise UsageError(message)
+        return self._registry.url
 
     @property
     def is_running(self) -> bool:

@@ -145,7 +145,6 @@ ORDER = """{"type": "record", "name": "Order", "fields": [
 def test_values():
     with_registry, of_json, of_several, written, own_registry, bad = snippets("values.md")
     with hr.Broker.start(registry=True) as broker, hr.Producer(broker.bootstrap_servers) as producer:
-        assert broker.registry_url is not None
         servers = {"localhost:9092": broker.bootstrap_servers}
         registry = hr.SchemaRegistry(broker.registry_url)
         names: dict[str, Any] = {"hr": hr, "pa": pa, "producer": producer, "registry": registry, "schema": ORDER}
@@ -171,8 +170,8 @@ def test_values():
 
         producer.send("orders", b"no JSON")
         producer.flush()
-        form = hr.Json(names["order"], on_error="column")
-        with hr.Consumer(broker.bootstrap_servers, value=form, auto_offset_reset="earliest") as consumer:
+        bare = hr.Json(names["order"], on_error="column")
+        with hr.Consumer(broker.bootstrap_servers, value=bare, auto_offset_reset="earliest") as consumer:
             consumer.assign([("orders", 0)])
             run("values.md", bad, {"hr": hr, "consumer": consumer, "producer": producer})
         producer.flush()

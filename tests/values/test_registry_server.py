@@ -24,7 +24,7 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 
 import headrace as hr
 from headrace import _native
-from headrace.errors import ConfigError, SchemaRegistryError
+from headrace.errors import ConfigError, SchemaRegistryError, UsageError
 from headrace.registry import SchemaReference, json_schema
 from headrace.registry.refusal import Refusal
 from headrace.registry.server import BODY_BYTES_MAX, CONNECTIONS_MAX
@@ -199,7 +199,8 @@ def test_a_port_that_is_taken_is_named():
     with pytest.raises(ConfigError, match="registry_port takes a whole number"):
         hr.Broker.start(registry=True, registry_port=70_000)
     with hr.Broker.start() as broker:
-        assert broker.registry_url is None
+        with pytest.raises(UsageError, match=r"Broker\.start\(registry=True\)"):
+            _ = broker.registry_url
 
 
 @pytest.mark.parametrize(

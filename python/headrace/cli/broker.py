@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
         _report(broker)
         took = (time.perf_counter() - begun) * 1000
         sys.stdout.write(f"serving on {broker.bootstrap_servers} ({took:.0f} ms); Ctrl-C ends\n")
-        if broker.registry_url is not None:
+        if options.registry:
             sys.stdout.write(f"schema registry at {broker.registry_url}\n")
         if options.metrics_port is not None:
             # Whoever else has no use for an HTTP server is not to load one.

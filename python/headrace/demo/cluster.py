@@ -51,7 +51,7 @@ def cluster(bootstrap_servers: str | None, registry_url: str | None) -> Iterator
                 "schemas end with the demo, and what it leaves in the topics cannot be read then; "
                 "--schema-registry-url keeps them"
             )
-        yield Cluster(bootstrap_servers or broker.bootstrap_servers, registry_url or broker.registry_url or "")
+        yield Cluster(bootstrap_servers or broker.bootstrap_servers, registry_url or broker.registry_url)
 
 
 def schemas(registry_url: str) -> list[RegisteredSchema]:

@@ -1,0 +1,70 @@
+"""A machine that lacks what most have: /dev/shm, a home that can be written, a locale, a terminal, standard streams."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A folder that is there, and in which nobody can write, root neither.
+NO_HOME = "/proc/self/fdinfo"
+BARE = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "HOME": NO_HOME}
+WORKS = """
+import sys
+import headrace as hr
+for datapath in ("tcp", "shm"):
+    with hr.Broker.start() as broker:
+        servers = broker.bootstrap_servers
+        with hr.Producer(servers, headrace_datapath=datapath) as producer:
+            producer.send("t", "ä".encode()).result(30)
+        with hr.Consumer(servers, headrace_datapath=datapath, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            assert consumer.poll(30.0)["value"].to_pylist() == ["ä".encode()]
+open(sys.argv[1], "w").write("works")
+"""
+
+
+def masked(*paths: str) -> list[str]:
+    """Has a command see empty folders there that cannot be written."""
+    mounts = "; ".join(f"mount -t tmpfs -o ro none {path}" for path in paths)
+    return ["unshare", "--mount", "sh", "-c", f'{mounts}; exec "$@"', "sh"]
+
+
+def can_mask() -> bool:
+    try:
+        return (
+            subprocess.run([*masked("/dev/shm"), "true"], capture_output=True, check=False, timeout=30).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+def check(folder: Path, environment: dict[str, str], before: str = "", prefix: tuple[str, ...] = ()) -> None:
+    marker = folder / "marker"
+    command = [*prefix, sys.executable, "-c", before + WORKS, str(marker)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=110, check=False, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert marker.read_text() == "works"
+
+
+@pytest.mark.slow
+def test_without_shared_memory_in_a_folder_and_without_a_home(tmp_path):
+    if not can_mask():
+        pytest.skip("folders can be masked by root alone")
+    check(tmp_path, BARE, prefix=tuple(masked("/dev/shm")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", ["C", "POSIX", "xx_XX.nonsense", ""])
+def test_whatever_the_locale_is(tmp_path, locale):
+    check(tmp_path, {**BARE, "LANG": locale, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+
+
+@pytest.mark.slow
+def test_without_standard_streams(tmp_path):
+    check(tmp_path, BARE, before="import os\nfor one in (0, 1, 2): os.close(one)\n")
