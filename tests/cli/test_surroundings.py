@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- nothing is written there
 # A folder that is there, and in which nobody can write, root neither.
 NO_HOME = "/proc/self/fdinfo"
 BARE = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "HOME": NO_HOME}
@@ -34,10 +38,9 @@ def masked(*paths: str) -> list[str]:
 
 
 def can_mask() -> bool:
+    command = [*masked(SHARED_MEMORY), "true"]
     try:
-        return (
-            subprocess.run([*masked("/dev/shm"), "true"], capture_output=True, check=False, timeout=30).returncode == 0
-        )
+        return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
     except OSError:
         return False
 
@@ -56,7 +59,7 @@ def check(folder: Path, environment: dict[str, str], before: str = "", prefix: t
 def test_without_shared_memory_in_a_folder_and_without_a_home(tmp_path):
     if not can_mask():
         pytest.skip("folders can be masked by root alone")
-    check(tmp_path, BARE, prefix=tuple(masked("/dev/shm")))
+    check(tmp_path, BARE, prefix=tuple(masked(SHARED_MEMORY)))
 
 
 @pytest.mark.slow
