@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyarrow import parquet
 
 import headrace as hr
 from benches.peers import orders
 from benches.peers.meter import Meter, Sample, arguments
+from headrace import cli
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
     from headrace._options import OptionValue
     from headrace.values import Format
 
@@ -58,6 +67,20 @@ def read(bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
             meter.count(batch.num_rows, 0)
     sample = meter.sample()
     assert sample.records > records / 2, f"{sample.records} of {records} behind the first batch"
+    return sample
+
+
+def copy(bootstrap: str, topic: str, records: int) -> Sample:
+    """``headrace copy`` to Parquet files, from its first connection to its last file."""
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        meter = Meter()
+        meter.start()
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            status = cli.main(["copy", "-b", bootstrap, topic, f"parquet:{folder}"])
+        meter.count(records, 0)
+        sample = meter.sample()
+        assert status == 0
+        assert sum(parquet.read_metadata(path).num_rows for path in Path(folder).glob("*.parquet")) == records
     return sample
 
 
@@ -133,44 +156,33 @@ def produce_block(
 
 def main() -> None:
     """Entry point."""
-    o = arguments(
-        __doc__,
-        "consume",
-        "consume-avro",
-        "consume-json",
-        "consume-protobuf",
-        "read",
-        "produce",
-        "produce-avro",
-        "produce-json",
-        "produce-protobuf",
-        "encode-avro",
-    )
-    if o.what == "produce":
-        limits = {"batch_bytes": o.batch_bytes, "in_flight": o.in_flight, "connect_first": o.connect_first}
-        limits["compression"] = o.compression
-        sample = produce(o.bootstrap, o.topic, o.records, size=o.size, **limits)
-    elif o.what == "produce-avro":
-        sample = produce_block(o.bootstrap, o.topic, o.records, orders.block())
-    elif o.what == "encode-avro":
-        sample = produce_block(o.bootstrap, o.topic, o.records, orders.columns(), hr.Avro(orders.SCHEMA))
-    elif o.what == "produce-json":
-        sample = produce_block(o.bootstrap, o.topic, o.records, orders.json_block())
-    elif o.what == "produce-protobuf":
-        sample = produce_block(o.bootstrap, o.topic, o.records, orders.protobuf_block())
-    elif o.what == "consume-protobuf":
-        protobuf = hr.Protobuf(orders.PROTO, schemas={orders.ID: orders.PROTO})
-        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, protobuf)
-    elif o.what == "consume-json":
-        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, hr.Json(orders.COLUMNS))
-    elif o.what == "consume-avro":
-        avro = hr.Avro(orders.SCHEMA, schemas={orders.ID: orders.SCHEMA})
-        sample = consume(o.bootstrap, o.topic, o.partitions, o.records, avro)
-    elif o.what == "read":
-        sample = read(o.bootstrap, o.topic, o.partitions, o.records)
-    else:
-        sample = consume(o.bootstrap, o.topic, o.partitions, o.records)
-    print(sample.line())
+    made: dict[str, Callable[[argparse.Namespace], Sample]] = {
+        "consume": lambda o: consume(o.bootstrap, o.topic, o.partitions, o.records),
+        "consume-avro": lambda o: _consume_orders(o, hr.Avro(orders.SCHEMA, schemas={orders.ID: orders.SCHEMA})),
+        "consume-json": lambda o: _consume_orders(o, hr.Json(orders.COLUMNS)),
+        "consume-protobuf": lambda o: _consume_orders(o, hr.Protobuf(orders.PROTO, schemas={orders.ID: orders.PROTO})),
+        "read": lambda o: read(o.bootstrap, o.topic, o.partitions, o.records),
+        "copy": lambda o: copy(o.bootstrap, o.topic, o.records),
+        "produce": _produce,
+        "produce-avro": lambda o: produce_block(o.bootstrap, o.topic, o.records, orders.block()),
+        "produce-json": lambda o: produce_block(o.bootstrap, o.topic, o.records, orders.json_block()),
+        "produce-protobuf": lambda o: produce_block(o.bootstrap, o.topic, o.records, orders.protobuf_block()),
+        "encode-avro": lambda o: produce_block(
+            o.bootstrap, o.topic, o.records, orders.columns(), hr.Avro(orders.SCHEMA)
+        ),
+    }
+    options = arguments(__doc__, *made)
+    print(made[options.what](options).line())
+
+
+def _consume_orders(options: argparse.Namespace, value: Format) -> Sample:
+    return consume(options.bootstrap, options.topic, options.partitions, options.records, value)
+
+
+def _produce(options: argparse.Namespace) -> Sample:
+    limits = {"batch_bytes": options.batch_bytes, "in_flight": options.in_flight}
+    more = {"connect_first": options.connect_first, "compression": options.compression}
+    return produce(options.bootstrap, options.topic, options.records, size=options.size, **limits, **more)
 
 
 if __name__ == "__main__":

@@ -105,6 +105,26 @@ class Bench:
         return run
 
 
+def copying(bench: Bench) -> Iterator[Row]:
+    """A topic of Apache Kafka to Parquet files: `headrace copy`, and a program of confluent-kafka's users."""
+    for size, full in ((100, 4_000_000), (1024, 400_000)):
+        records = bench.records(full)
+        case = f"copy to Parquet[{size}B-4p]"
+        say(f"{case}: {records} records, {bench.pairs} rounds")
+        with bench.full_topic(bench.apache, size, 4, records) as topic:
+            options = ("--partitions", 4, "--records", records)
+            where = (bench.apache.bootstrap_servers, topic, *options)
+            ours, read, confluent = in_turns(
+                [
+                    partial(program, "benches.ours", "copy", *where),
+                    partial(program, "benches.ours", "read", *where),
+                    partial(program, "benches.peers.confluent", "copy", *where),
+                ],
+                bench.pairs,
+            )
+        yield compare(f"{case} / confluent-kafka and pyarrow", ours, confluent, read)
+
+
 def produce(bench: Bench) -> Iterator[Row]:
     """Produce from Arrow to Apache Kafka, acks=1, batches of equal size."""
     for batch_bytes in (BATCH_BYTES, LARGE_BATCH_BYTES):
@@ -267,6 +287,7 @@ GROUPS = {
     "two-sided": two_sided.rows,
     "broker": broker,
     "values": values.rows,
+    "copy": copying,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from itertools import cycle, islice, repeat
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyarrow import parquet
 
 from benches.peers import orders
 from benches.peers.meter import Meter, Sample, arguments
@@ -100,6 +102,30 @@ def consume(
     return sample
 
 
+def copy(bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
+    """Records to a Parquet file, the way its users write it: a table of each block of messages; ours has this codec."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
+    meter = Meter()
+    meter.start()
+    consumer = Consumer({**settings, **CONSUMER})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    with tempfile.NamedTemporaryFile() as file:
+        writer = None
+        while meter.records < records:
+            messages = consumer.consume(min(BATCH_RECORDS, records - meter.records), TIMEOUT_SECONDS)
+            if not messages or messages[0].error():
+                raise RuntimeError(f"nothing after {meter.records} of {records} records")
+            batch = to_arrow(messages)
+            writer = writer or parquet.ParquetWriter(file.name, batch.schema, compression="zstd")
+            writer.write_batch(batch)
+            meter.count(len(messages), 0)
+        assert writer is not None
+        writer.close()
+        sample = meter.sample()
+        consumer.close()
+    return sample
+
+
 def send_all(producer: Producer, topic: str, values: Iterable[bytes | None]) -> None:
     """`produce` for every record, the way its users write it, and the last acknowledgement."""
     for value in values:
@@ -145,10 +171,12 @@ def main() -> None:
     o = arguments(
         __doc__,
         *("consume", "consume-arrow", "consume-avro", "consume-json", "consume-orjson", "consume-protobuf"),
-        *("produce", "produce-avro"),
+        *("produce", "produce-avro", "copy"),
     )
     if o.what == "produce":
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
+    elif o.what == "copy":
+        sample = copy(o.bootstrap, o.topic, o.partitions, o.records)
     elif o.what == "produce-avro":
         sample = produce_orders(o.bootstrap, o.topic, o.records)
     else:
