@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,15 @@ def test_the_workflow_calls_targets_that_there_are():
     assert targets <= set(known)
     for script in (name for command in commands for name in re.findall(r"scripts/\S+\.py", command)):
         assert (ROOT / script).exists()
+
+
+def test_licences_of_what_is_linked():
+    command = [sys.executable, str(ROOT / "scripts" / "licences.py"), "aarch64-unknown-linux-gnu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    crates, _, texts = done.stdout.partition("=" * 100)
+    assert re.search(r"^arrow-array \S+: Apache-2\.0", crates, re.MULTILINE)
+    assert not re.search(r"^headrace", crates, re.MULTILINE)
+    # Not what only tests or build scripts need.
+    assert not re.search(r"^(proptest|cc) ", crates, re.MULTILINE)
+    assert texts.count("Permission is hereby granted") >= 5
