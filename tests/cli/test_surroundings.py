@@ -23,10 +23,10 @@ for datapath in ("tcp", "shm"):
     with hr.Broker.start() as broker:
         servers = broker.bootstrap_servers
         with hr.Producer(servers, headrace_datapath=datapath) as producer:
-            producer.send("t", "ä".encode()).result(30)
+            producer.send("t", b"\xc3\xa4").result(30)
         with hr.Consumer(servers, headrace_datapath=datapath, auto_offset_reset="earliest") as consumer:
             consumer.assign([("t", 0)])
-            assert consumer.poll(30.0)["value"].to_pylist() == ["ä".encode()]
+            assert consumer.poll(30.0)["value"].to_pylist() == [b"\xc3\xa4"]
 open(sys.argv[1], "w").write("works")
 """
 
