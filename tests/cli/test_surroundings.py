@@ -16,7 +16,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- nothing is written there
 # A folder that is there, and in which nobody can write, root neither.
 NO_HOME = "/proc/self/fdinfo"
 BARE = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "HOME": NO_HOME}
-WORKS = """
+WORKS = r"""
 import sys
 import headrace as hr
 for datapath in ("tcp", "shm"):
