@@ -457,7 +457,7 @@ class Producer:
                 _lost(f"records were lost when their producer was dropped: {error}")
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the buffer, under Kafka's names; docs/buffer-pool.md says what each counts.
+        """Figures of the buffer, under Kafka's names; docs/design/buffer-pool.md says what each counts.
 
         Returns:
             ``bufferpool-wait-ratio`` (fraction of time spent waiting), ``bufferpool-wait-time-ns-total`` (ns),

@@ -1,4 +1,4 @@
-//! Both ends of a link, a one-sided connection between a client and a broker (docs/link.md): what each says when, what it
+//! Both ends of a link, a one-sided connection between a client and a broker (docs/design/link.md): what each says when, what it
 //! believes of the other, when it polls and when it parks.
 //!
 //! An end knows no operating system. What a link goes over comes in as a type: a [`MappedLink`], whose memory both sides see,

@@ -1,7 +1,7 @@
 //! A partition's log in Kafka's segment format: segments, indexes, recovery, retention.
 //!
 //! [`Log`] is one partition's log in one directory, [`LogDir`] a data directory full of them. Both work on a
-//! [`Disk`] and are given the time. The layout of the files is described in `docs/log-format.md`.
+//! [`Disk`] and are given the time. The layout of the files is described in `docs/design/log-format.md`.
 #![forbid(unsafe_code)]
 
 mod config;

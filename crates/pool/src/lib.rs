@@ -1,4 +1,4 @@
-//! The memory of a producer's batches: `buffer.memory` bytes in chunks (KIP-1332). The design is docs/buffer-pool.md.
+//! The memory of a producer's batches: `buffer.memory` bytes in chunks (KIP-1332). The design is docs/design/buffer-pool.md.
 //!
 //! A [`BufferPool`] grants a [`Lease`], at once or to who stands first in the queue; a lease becomes [`Chunk`]s as
 //! bytes are written; a chunk becomes [`bytes::Bytes`] and returns to the pool when the last clone is dropped.

@@ -1,4 +1,4 @@
-//! What batches for one broker may hold of `buffer.memory`, see "A broker's share" in docs/buffer-pool.md.
+//! What batches for one broker may hold of `buffer.memory`, see "A broker's share" in docs/design/buffer-pool.md.
 //!
 //! Shares are counted and not handed out: the accumulator charges each batch for the chunks it has. Only when somebody
 //! has to wait for a share there is a [`Line`], whose permits go to who came first.
