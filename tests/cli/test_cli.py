@@ -400,6 +400,27 @@ def test_doctor_says_what_is_there(run, tmp_path, monkeypatch):
     assert "headrace broker --data-dir ./data starts one" in said.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("topic list", "there is no command 'topic': did you mean 'topics'?"),
+        ("quux", "there is no command 'quux'; there are broker, topics"),
+        ("consume t --from-beginning", "arguments: --from-beginning; `--from earliest` reads all"),
+        ("produce t hello", "arguments: hello; what is sent comes from standard input"),
+        ("consume t extra", "usage: headrace consume"),
+        ("consume t -X sasl.password=x secret", "arguments: a value\n"),
+        ("consume t sasl.password=secret", "arguments: sasl.password\n"),
+    ],
+)
+def test_what_is_not_known_is_said_with_what_may_be_meant(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert "secret" not in found
+
+
 def test_doctor_sees_a_native_module_of_another_version(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda: "9.9.9")
     [finding] = doctor._native()

@@ -9,7 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,8 +30,20 @@ COMMANDS: Final = {
     "demo": "watch real traffic measurements flow through the broker and PySpark into a picture",
 }
 
-LISTING: Final = ("topics", "groups")
-"""Commands that list where no verb is given."""
+VERBS: Final = {"topics": "list", "groups": "list", "cluster": "status"}
+"""What these commands do where no verb is given."""
+
+_MEANT: Final = {
+    "--from-beginning": "`--from earliest` reads all that is there",
+    "--topic": "a topic stands behind the command, without an option",
+    "--bootstrap-server": "`-b HOST:PORT` names a broker",
+    "--bootstrap-servers": "`-b HOST:PORT` names a broker",
+    "--offset": "`--from earliest` or `--from latest` says where to begin",
+    "produce": "what is sent comes from standard input, a record a line, or from --file",
+}
+"""Options of other programs, and of commands what does not stand behind them."""
+
+_WITH_SECRETS: Final = ("-X", "-F", "-c", "--to-option", "--option", "--format", "--config")
 
 _EXAMPLES: Final = """\
 examples:
@@ -56,17 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Help of all commands needs all parsers, but running one needs only its own.
     chosen = next((a for a in arguments if not a.startswith("-")), None)
-    if chosen in LISTING:
+    if chosen is not None and chosen not in COMMANDS:
+        command_line(None).error(f"there is no command {chosen!r}{_perhaps(chosen)}")
+    if chosen in VERBS:
         behind = arguments.index(chosen) + 1
         following = arguments[behind] if behind < len(arguments) else "-"
         if following.startswith("-") and following not in {"-h", "--help"}:
-            arguments.insert(behind, "list")
+            arguments.insert(behind, VERBS[chosen])
     parser = command_line(chosen)
     options, rest = parser.parse_known_args(arguments)
     if rest:
-        # Not what was given: it may be a password that stands apart from its option.
-        shown = ", ".join(each.partition("=")[0] if each.startswith("-") else "a value" for each in rest)
-        parser.error(f"unrecognized arguments: {shown}")
+        _refuse(parser, chosen, rest, may_show=not any(each.startswith(_WITH_SECRETS) for each in arguments))
     if options.version:
         from headrace import __version__  # noqa: PLC0415  (asked for)
 
@@ -76,6 +88,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     return _run(options)
+
+
+def _perhaps(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  (asked for)
+
+    close = get_close_matches(name, COMMANDS, 1)
+    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(COMMANDS)}"
+
+
+def _refuse(parser: argparse.ArgumentParser, chosen: str | None, rest: list[str], *, may_show: bool) -> NoReturn:
+    """Says what is not known, with the usage of the command; no value that may be a password which went astray."""
+    from headrace.cli._common import subcommands  # noqa: PLC0415  (asked for)
+
+    names = [each.partition("=")[0] for each in rest]
+    shown = [each if may_show or each.startswith("-") else "a value" for each in names]
+    hints = [_MEANT[each] for each in shown if each in _MEANT]
+    if chosen in _MEANT and not shown[0].startswith("-"):
+        hints.append(_MEANT[chosen])
+    of_command, _ = subcommands(parser).get(chosen or "", (parser, ""))
+    of_command.error("; ".join([f"unrecognized arguments: {', '.join(shown)}", *dict.fromkeys(hints)]))
 
 
 def command_line(chosen: str | None) -> argparse.ArgumentParser:

@@ -89,6 +89,8 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
             consumer.subscribe([options.topic])
         else:
             consumer.assign(partitions)
+        if options.start == "latest" and not options.group and sys.stderr.isatty():
+            sys.stderr.write("waiting for new records; --from earliest shows those that are there\n")
         yield pa.RecordBatch.from_pylist([], consumer.schema)
         while left is None or left > 0:
             if waiting is not None and _at_end(consumer, waiting):
