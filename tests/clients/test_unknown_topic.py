@@ -77,6 +77,16 @@ def test_closing_fails_what_waits_for_a_topic(strict, topic):
         producer.send(topic, b"y")
 
 
+def test_what_a_flush_and_closing_have_waited_for_is_named(strict, topic):
+    producer = hr.Producer(strict.bootstrap_servers)
+    producer.send(topic, b"x")
+    for wait in (producer.flush, producer.close):
+        with pytest.raises(KafkaTimeoutError, match="UNKNOWN_TOPIC_OR_PARTITION") as late:
+            wait(timeout=1.0)
+        assert topic in str(late.value)
+        assert "may or may not" not in str(late.value), "nobody has seen anything of it"
+
+
 def test_coroutines_do_not_wait_for_a_topic_either(strict, topic):
     async def work():
         async with hr.aio.Producer(strict.bootstrap_servers) as producer:

@@ -823,9 +823,9 @@ impl ProducerEngine {
                 let error = Error::Timeout {
                     what: "sending what was left when the producer was closed".to_owned(),
                     ms: closing.timeout_ms,
-                    detail: match self.core.failing() {
-                        none if none.is_empty() => MAYBE_ARRIVED.to_owned(),
-                        failing => format!("{MAYBE_ARRIVED}; {failing}"),
+                    detail: {
+                        let sent = if accumulator.has_sent_all_it_could() { "" } else { MAYBE_ARRIVED };
+                        joined(&[sent, &accumulator.waits_for(), &self.core.failing()])
                     },
                 };
                 self.batches.fail_all(accumulator, &error);
@@ -891,6 +891,11 @@ impl ProducerEngine {
     }
 }
 
+/// Reasons for a message, but for those that there are none of.
+fn joined(reasons: &[&str]) -> String {
+    reasons.iter().filter(|reason| !reason.is_empty()).copied().collect::<Vec<_>>().join("; ")
+}
+
 impl Engine for ProducerEngine {
     type Command = ProducerCommand;
     type Event = ProducerEvent;
@@ -933,7 +938,7 @@ impl Engine for ProducerEngine {
     }
 
     fn failing(&self) -> String {
-        self.core.failing()
+        joined(&[&lock(&self.accumulator).waits_for(), &self.core.failing()])
     }
 
     fn poll_timeout(&self) -> Option<u64> {

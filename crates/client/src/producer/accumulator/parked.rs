@@ -19,6 +19,8 @@ use crate::producer::topics::{Topic, TopicState};
 
 /// What a parked record is charged beyond its own bytes: the places of its parts, and what its sender is told with.
 const PARKED_OVERHEAD_BYTES: usize = 256;
+/// So many topics that records wait for stand in a message.
+const TOPICS_NAMED: usize = 3;
 
 /// Tells the sender of a parked record where it went, or why it goes nowhere: once, and before the engine can report its
 /// batch as done. Runs under the accumulator's lock, on the engine's thread or that of any caller: it must be short and
@@ -329,6 +331,25 @@ impl Accumulator {
         };
         let late = |record: &Record| record.sent_ms.saturating_add(waited_ms) <= now.mono_ms;
         self.fail_queue(topic, |record| late(record).then(|| why.clone()));
+    }
+
+    /// Topics that records wait for, and what the brokers last said against each, for messages; nothing where none waits.
+    pub(in crate::producer) fn waits_for(&self) -> String {
+        let waited = self.parked.queues.keys().filter(|topic| !self.is_ready(**topic));
+        let say = |topic: &u32| {
+            let Topic { name, trouble, .. } = self.topics.get(*topic);
+            match trouble.as_ref().map(Error::to_string) {
+                Some(why) if why.contains(&**name) => format!("records wait for metadata: {why}"),
+                Some(why) => format!("records wait for metadata of topic '{name}': {why}"),
+                None => format!("records wait for metadata of topic '{name}'"),
+            }
+        };
+        waited.take(TOPICS_NAMED).map(say).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether nothing is left to be sent but records that are parked: nobody has seen anything of them.
+    pub(in crate::producer) fn has_sent_all_it_could(&self) -> bool {
+        self.batches_outstanding() == self.parked.ids()
     }
 
     /// Fails every parked record.
