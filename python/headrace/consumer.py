@@ -41,6 +41,8 @@ JOIN_TIMEOUT_S = 60.0
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a last commit and for leaving the group."""
+DROP_TIMEOUT_S = 2.0
+"""The same where a consumer was not closed, but is no longer referenced."""
 
 
 class Consumer:
@@ -418,6 +420,16 @@ class Consumer:
             finally:
                 self._tell_troubles()
                 self._tell_commits()
+
+    def __del__(self) -> None:
+        """One that was only forgotten leaves its group, which would wait for it otherwise; nobody is called back.
+
+        The rows of its last poll do not count as processed.
+        """
+        if getattr(self, "_closed", True) or self._process != os.getpid():
+            return
+        with contextlib.suppress(Exception):  # there is nobody to raise it to
+            self._native.close(DROP_TIMEOUT_S, False)  # noqa: FBT003  (a function of Rust)
 
     def __enter__(self) -> Self:
         """The consumer itself."""

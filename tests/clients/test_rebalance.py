@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import subprocess
 import sys
@@ -169,6 +170,21 @@ def test_closing_tells_the_listener_while_it_can_still_commit(options, filled):
     assert sorted(reported) == [(filled, 0), (filled, 1)]
     with hr.Consumer(config=options) as other:
         assert set(other.committed(reported).values()) == {7}
+
+
+def test_a_consumer_that_was_only_forgotten_leaves_its_group(options, filled):
+    # The group would wait for it for longer than this test runs.
+    forgotten = hr.Consumer(config={**options, "session.timeout.ms": 300_000})
+    told = []
+    forgotten.subscribe([filled], on_revoked=told.extend)
+    poll_until([forgotten], lambda it=forgotten: len(it.assignment()) == 2)
+    forgotten.itself = forgotten
+    del forgotten
+    gc.collect()
+    with hr.Consumer(config=options) as other:
+        other.subscribe([filled])
+        poll_until([other], lambda: len(other.assignment()) == 2)
+    assert told == []
 
 
 @in_both_protocols

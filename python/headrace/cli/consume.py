@@ -89,8 +89,7 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
             consumer.subscribe([options.topic])
         else:
             consumer.assign(partitions)
-        if options.start == "latest" and not options.group and sys.stderr.isatty():
-            sys.stderr.write("waiting for new records; --from earliest shows those that are there\n")
+        _say_where(options)
         yield pa.RecordBatch.from_pylist([], consumer.schema)
         while left is None or left > 0:
             if waiting is not None and _at_end(consumer, waiting):
@@ -102,6 +101,12 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
                     left -= batch.num_rows
         if options.group:
             consumer.commit()
+
+
+def _say_where(options: argparse.Namespace) -> None:
+    """So that nobody takes the wait for a topic without records."""
+    if options.start == "latest" and not options.group and sys.stderr.isatty():
+        sys.stderr.write("waiting for new records; --from earliest shows those that are there\n")
 
 
 def _at_end(consumer: Consumer, ends: dict[Any, int]) -> bool:
