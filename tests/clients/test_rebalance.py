@@ -178,8 +178,9 @@ def test_a_consumer_that_was_only_forgotten_leaves_its_group(options, filled):
     told = []
     forgotten.subscribe([filled], on_revoked=told.extend)
     poll_until([forgotten], lambda it=forgotten: len(it.assignment()) == 2)
-    forgotten.itself = forgotten
-    del forgotten
+    knot: list[object] = [forgotten]
+    knot.append(knot)
+    del forgotten, knot
     gc.collect()
     with hr.Consumer(config=options) as other:
         other.subscribe([filled])
