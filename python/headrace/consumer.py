@@ -170,7 +170,8 @@ class Consumer:
         """Returns the next batch: rows of one partition, a slice of what was fetched, not a copy.
 
         Args:
-            timeout: seconds to wait for the first row.
+            timeout: seconds to wait for the first row; 0 or less does not wait, ``float("inf")`` waits for as long as
+                it takes.
             max_records: the most rows to return; None uses ``max.poll.records``, whose default returns all that is
                 ready of that partition's chunk.
 

@@ -487,3 +487,10 @@ def test_confluents_deserializer_reads_json_that_is_sent(topic):
         assert [read(row, context) for row in rows] == 2 * [{"id": 1, "city": "x"}, {"id": 2}]
         values = hr.read(broker.bootstrap_servers, topic, value=hr.Json(registry)).read_all()["value"]
         assert values.to_pylist() == 2 * orders["value"].to_pylist()
+
+
+@pytest.mark.parametrize("make", [hr.Avro, hr.Json, hr.Protobuf])
+def test_the_address_of_a_registry_in_place_of_one_is_said(make):
+    for wrong in ({"schema": "http://localhost:8081"}, {"registry": "https://localhost:8081"}):
+        with pytest.raises(ConfigError, match=r"give headrace\.SchemaRegistry\('https?://localhost:8081'\)"):
+            make(**wrong)

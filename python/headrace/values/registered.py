@@ -117,6 +117,9 @@ class Written(Format, Generic[SchemaT]):
     ) -> None:
         """Checks what belongs together."""
         super().__init__(on_error)
+        for what, given in (("registry", registry), ("schema", schema)):
+            if isinstance(given, str) and given.startswith(("http://", "https://")):
+                raise config_error(f"{what} is the address of a registry: give headrace.SchemaRegistry({given!r})")
         writing.check(registry, schema)
         self._writing = writing
         check_columns(columns)

@@ -26,7 +26,9 @@ def encoded(data: Any, topic: str | None, *, key: Format | None, value: Format |
         if not isinstance(given, Format):
             raise config_error(f"{side} takes a format, such as headrace.Avro(...), not {type(given).__name__}")
         if side not in table.column_names:
-            raise SchemaError(f"there is no column {side!r}, whose structs are to be encoded: make one of your columns")
+            made = f"pa.table({{{side!r}: table.to_struct_array()}})"
+            why = f"there is no column {side!r}, whose structs are to be encoded: {made} makes one of all columns"
+            raise SchemaError(why)
         column = table.column(side)
         if not pa.types.is_struct(column.type):
             raise SchemaError(f"column {side} is {column.type}; a struct of the schema's fields is encoded")

@@ -11,7 +11,10 @@ pub enum SchemaError {
         found: String,
     },
     /// A column that means nothing to us.
-    #[error("unknown column {column:?}; known are {KNOWN_COLUMNS}")]
+    #[error(
+        "unknown column {column:?}; known are {KNOWN_COLUMNS}. To send rows of other columns as JSON: \
+         send_arrow(topic, pa.table({{\"value\": table.to_struct_array()}}), value=headrace.Json(table.schema))"
+    )]
     UnknownColumn {
         /// Name of the column.
         column: String,
