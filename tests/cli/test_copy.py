@@ -428,7 +428,7 @@ def test_nothing_is_committed_between_a_write_and_its_position():
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Ten rows of one partition, in two files."""
     with FolderTarget(tmp_path, rows_per_file=5) as target:
         known: Any = Known()
@@ -564,8 +564,9 @@ def test_values_with_a_schema_are_columns_in_files_and_the_same_bytes_again(topi
     [
         (("parquet:a", "parquet:b"), "both are folders"),
         (("a", "a"), "source and target are the same topic"),
-        (("a", "b", "--rows-per-file", "0"), "--rows-per-file is at least 1"),
-        (("a", "b", "--follow", "--interval", "0"), "--interval is more than 0"),
+        (("a", "parquet:"), "parquet: lacks a folder"),
+        (("a", "b", "--interval", "5"), "--interval is for --follow"),
+        (("a", "parquet:b", "-F", "value.fromat=avro"), "--format has no value.fromat"),
         (("parquet:a", "b", "--follow"), "--follow and --from are for a source that is a topic"),
         (("a", "parquet:b", "--append"), "--append is for a target that is a topic"),
         (("a", "parquet:b", "--to", "x:1"), "--to and --to-option are for a target that is a topic"),
@@ -576,10 +577,31 @@ def test_words_that_do_not_go_together(words, why):
 
 
 @pytest.mark.parametrize(
-    ("start", "why"), [("yesterday", "is neither earliest nor latest"), ("2026-11-01T00:00:00", "has no time zone")]
+    ("start", "why"),
+    [
+        ("yesterday", "is neither earliest nor latest"),
+        ("2026-11-01T00:00:00", "has no time zone"),
+        ("1969-12-31T23:59:59.999Z", "is before 1970"),
+    ],
 )
 def test_a_beginning_that_is_none(start, why):
     assert why in copy("127.0.0.1:1", "a", "b", "--from", start, status=2)
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf", "1e300"])
+def test_an_interval_that_is_none(seconds):
+    words = ("a", "parquet:b", "--follow", "--interval", seconds)
+    assert f"{seconds} is no number of seconds" in copy("127.0.0.1:1", *words, status=2)
+
+
+def test_a_topic_is_not_copied_to_itself_under_another_address(embedded_broker, topic):
+    servers = embedded_broker.bootstrap_servers
+    with hr.Admin(servers) as admin:
+        admin.create_topic(topic)
+    write(servers, topic, 5, partitions=1)
+    words = (topic, topic, "--append", "--to", servers.replace("127.0.0.1", "localhost"))
+    assert "source and target are the same topic" in copy(servers, *words, status=1)
+    assert rows(servers, topic).num_rows == 5
 
 
 def test_the_snippets_of_the_page(embedded_broker, topic, tmp_path, monkeypatch):
