@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 import headrace as hr
-from headrace.cli import COMMANDS, doctor, main
+from headrace.cli import COMMANDS, _rows, doctor, main
 from headrace.cli._common import printable, table
 from headrace.cli._page import page
 
@@ -56,6 +56,35 @@ def test_what_is_no_port_is_named(port, capsys):
         main(["broker", f"--port={port}"])
     assert ended.value.code == 2
     assert f"argument --port: {port!r} is not a port, 0 to 65535" in capsys.readouterr().err
+
+
+HUGE = str(10**23)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "create", "t", "-p", "99999999999"),
+        ("topics", "create", "t", "-p", "0"),
+        ("topics", "create", "t", "-r", "99999"),
+        ("consume", "t", "--max", HUGE),
+        ("consume", "t", "--max=-3"),
+        ("top", "--rows=-1"),
+        ("lag", "--max", "many"),
+        ("groups", "reset", "g", "t", "--to", HUGE),
+        ("cluster", "drain", "99999999999"),
+        ("cluster", "reassign", "t", "--replicas", "1,99999999999"),
+        ("cluster", "reassign", "t", "--replicas", ""),
+        ("cluster", "balance", "--at-once", "0"),
+        ("copy", "t", "parquet:x", "--rows-per-file", HUGE),
+        ("copy", "t", "parquet:x", "--rows-per-file", "0"),
+    ],
+)
+def test_a_number_that_is_none_is_named(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "-b", "127.0.0.1:1"])
+    assert ended.value.code == 2
+    assert "is no whole number from" in capsys.readouterr().err
 
 
 def test_the_package_runs_as_a_module():
@@ -140,6 +169,45 @@ def test_files_in_and_out(run, topic, tmp_path):
     run("produce", topic, "--file", source, "--as-json")
     last = run("consume", topic, "--from", "earliest", "--max", 5).splitlines()[-2:]
     assert [json.loads(line) for line in last] == [{"n": 1, "raw": "text"}, {"n": 2, "raw": {"base64": "/w=="}}]
+
+
+def test_a_file_that_cannot_be_sent_is_named(run, topic, tmp_path):
+    deep = '{"value":' + "[" * 10**5 + "]" * 10**5 + "}"
+    texts = {
+        "huge.json": '{"value": "a", "partition": 1e30}',
+        "infinite.json": '{"value": "a", "timestamp": Infinity}',
+        "deep.json": deep,
+        "empty.csv": "",
+        "headers.csv": "value,headers\na,{bad\n",
+        "empty.parquet": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        message = run("produce", topic, "--file", tmp_path / name, status=1)
+        assert message.startswith(f"headrace produce: --file {tmp_path / name}"), message
+    assert "--as-json is for --file" in run("produce", topic, "--as-json", status=1)
+    both = ("--file", tmp_path / "empty.csv", "--key-separator", ":")
+    assert "--key-separator is for lines" in run("produce", topic, *both, status=1)
+
+
+def test_rows_of_csv_files_may_be_large(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("value,other\n" + "x" * 3_000_000 + ",1\ny,2\n")
+    assert [len(cell) for batch in _rows.read(path) for cell in batch["value"].to_pylist()] == [3_000_000, 1]
+    table = _rows.whole_csv(path, csv.ConvertOptions())
+    assert (table.num_rows, table["other"].to_pylist()) == (2, [1, 2])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json"])
+def test_times_beyond_the_year_9999_are_numbers(tmp_path, ending):
+    times = [10**15, None, 1_700_000_000_123, -(10**14)]
+    path = tmp_path / f"times{ending}"
+    batch = pa.record_batch(
+        {"value": ["v"] * 4, "timestamp": pa.array([t and t * 1000 for t in times], pa.timestamp("us", "UTC"))}
+    )
+    with _rows.writer(path, batch.schema) as writer:
+        writer.write_batch(batch)
+    assert [cell for found in _rows.read(path) for cell in found["timestamp"].to_pylist()] == times
 
 
 def awkward(count):
@@ -308,6 +376,7 @@ def test_no_name_is_obeyed_by_the_terminal(run):
     """Names come from peers and files: a terminal obeys the control characters in them."""
     assert printable("a\x1b[31m\x9b1m\r\u202eb\n\tc é") == "a\\x1b[31m\\x9b1m\\r\\u202eb\n\\tc é"
     assert table(("NAME",), [("a\x1b[2Jb",)]) == "NAME\na\\x1b[2Jb\n"
+    assert table(("NAME",), [("a\nb",)]) == "NAME\na\\nb\n"
     message = run("topics", "create", "a\x1b]0;owned\x07b", status=1)
     assert message.removesuffix("\n").isprintable(), message
 
@@ -419,6 +488,15 @@ def test_what_is_not_known_is_said_with_what_may_be_meant(capsys, words, said):
     found = capsys.readouterr().err
     assert said in found
     assert "secret" not in found
+
+
+def test_doctor_works_without_the_native_module():
+    asked = (
+        "import sys; sys.modules['headrace._native'] = None; from headrace.cli import main; main(['doctor', '--json'])"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+    found = {each["what"]: each["state"] for each in json.loads(done.stdout)}
+    assert (found["native module"], found["broker"]) == ("!", "-")
 
 
 def test_doctor_sees_a_native_module_of_another_version(monkeypatch):

@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -21,8 +22,9 @@ from pyarrow import parquet
 
 import headrace as hr
 from headrace.admin import OffsetAndMetadata
-from headrace.copying.folder import FolderTarget, pieces
+from headrace.copying.folder import FolderSource, FolderTarget, pieces
 from headrace.copying.places import CopyError, Origin
+from headrace.copying.run import Copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -398,6 +400,98 @@ def test_files_end_with_their_rows_and_where_the_columns_change(tmp_path):
         assert len(names(tmp_path)) == 4
 
 
+class Interrupted:
+    """Rows that a signal follows as soon as they are written."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    def column(self, name: str) -> pa.Array:
+        if name == "offset":
+            raise KeyboardInterrupt
+        return self._rows.column(name)
+
+
+def test_nothing_is_committed_between_a_write_and_its_position():
+    source, target = MagicMock(), MagicMock()
+    source.ends.return_value = source.start.return_value = {0: (0, 5)}
+    source.start.return_value, target.positions.return_value = {0: 0}, {}
+    source.read.return_value = [Interrupted(batch(0, 5))]
+    copying = Copy(source, target, True, False, MagicMock(), MagicMock())
+    with pytest.raises(KeyboardInterrupt):
+        copying.round(copying.plan())
+    target.write.assert_called_once()
+    target.commit.assert_not_called()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Ten rows of one partition, in two files."""
+    with FolderTarget(tmp_path, rows_per_file=5) as target:
+        known: Any = Known()
+        target.positions(known, {0: (0, 10)})
+        target.begin({0: 0})
+        target.write(0, batch(0, 10))
+    return tmp_path
+
+
+def read_again(folder: Path) -> list[int]:
+    source = FolderSource(folder)
+    return [n for found in source.read(source.ends()) for n in found.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 0, 3), (0, 3, 10)), ((0, 5, 10), (0, 10, 15)), ((1, 0, 5), None)])
+def test_a_file_whose_name_lies_is_named(folder, first, second):
+    assert read_again(folder) == list(range(10))
+    paths = [piece.path for piece in pieces(folder)[0]]
+    for path, name in reversed(list(zip(paths, (first, second), strict=True))):
+        if name is None:
+            path.unlink()
+        else:
+            path.rename(folder / f"orders-{name[0]}-{name[1]:020}-{name[2]:020}.parquet")
+    with pytest.raises(CopyError, match=r"offsets 0 to 4 of partition 0, and its name says otherwise"):
+        read_again(folder)
+
+
+def test_a_damaged_file_is_named_whatever_parquet_says_of_it(folder):
+    path = pieces(folder)[0][0].path
+    whole = path.read_bytes()
+    chance = random.Random(3)
+    for _ in range(60):
+        # The end is where the description of the columns is.
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[chance.randrange(len(damaged) // 2, len(damaged) - 8)] = chance.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_again(folder)
+        except CopyError as error:
+            assert str(path) in str(error)  # noqa: PT017  (not every damage is seen)
+
+
+def test_files_are_read_a_row_group_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.copying.folder._GROUP_BYTES", 1)
+    with FolderTarget(tmp_path) as target:
+        known: Any = Known()
+        target.positions(known, {0: (0, 9)})
+        target.begin({0: 0})
+        for first in (0, 3, 6):
+            target.write(0, batch(first, 3))
+        target.commit({0: 9})
+    source = FolderSource(tmp_path)
+    assert [rows.num_rows for rows in source.read(source.ends())] == [3, 3, 3]
+
+
+def test_only_leftovers_of_copies_are_removed(tmp_path):
+    for name in (".orders-0-00000000000000000000.part", ".film.part"):
+        (tmp_path / name).touch()
+    with FolderTarget(tmp_path):
+        assert [path.name for path in tmp_path.glob(".*.part")] == [".film.part"]
+
+
 def test_no_more_files_are_open_than_are_allowed(tmp_path, monkeypatch):
     monkeypatch.setattr("headrace.copying.folder._GROUP_BYTES", 1)
     monkeypatch.setattr("headrace.copying.folder._OPEN_FILES", 3)
@@ -470,8 +564,9 @@ def test_values_with_a_schema_are_columns_in_files_and_the_same_bytes_again(topi
     [
         (("parquet:a", "parquet:b"), "both are folders"),
         (("a", "a"), "source and target are the same topic"),
-        (("a", "b", "--rows-per-file", "0"), "--rows-per-file is at least 1"),
-        (("a", "b", "--follow", "--interval", "0"), "--interval is more than 0"),
+        (("a", "parquet:"), "parquet: lacks a folder"),
+        (("a", "b", "--interval", "5"), "--interval is for --follow"),
+        (("a", "parquet:b", "-F", "value.fromat=avro"), "--format has no value.fromat"),
         (("parquet:a", "b", "--follow"), "--follow and --from are for a source that is a topic"),
         (("a", "parquet:b", "--append"), "--append is for a target that is a topic"),
         (("a", "parquet:b", "--to", "x:1"), "--to and --to-option are for a target that is a topic"),
@@ -482,10 +577,31 @@ def test_words_that_do_not_go_together(words, why):
 
 
 @pytest.mark.parametrize(
-    ("start", "why"), [("yesterday", "is neither earliest nor latest"), ("2026-11-01T00:00:00", "has no time zone")]
+    ("start", "why"),
+    [
+        ("yesterday", "is neither earliest nor latest"),
+        ("2026-11-01T00:00:00", "has no time zone"),
+        ("1969-12-31T23:59:59.999Z", "is before 1970"),
+    ],
 )
 def test_a_beginning_that_is_none(start, why):
     assert why in copy("127.0.0.1:1", "a", "b", "--from", start, status=2)
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf", "1e300"])
+def test_an_interval_that_is_none(seconds):
+    words = ("a", "parquet:b", "--follow", "--interval", seconds)
+    assert f"{seconds} is no number of seconds" in copy("127.0.0.1:1", *words, status=2)
+
+
+def test_a_topic_is_not_copied_to_itself_under_another_address(embedded_broker, topic):
+    servers = embedded_broker.bootstrap_servers
+    with hr.Admin(servers) as admin:
+        admin.create_topic(topic)
+    write(servers, topic, 5, partitions=1)
+    words = (topic, topic, "--append", "--to", servers.replace("127.0.0.1", "localhost"))
+    assert "source and target are the same topic" in copy(servers, *words, status=1)
+    assert rows(servers, topic).num_rows == 5
 
 
 def test_the_snippets_of_the_page(embedded_broker, topic, tmp_path, monkeypatch):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from argparse import Namespace
 from collections import Counter
+from unittest.mock import MagicMock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import TopicPartition
+from headrace.cli import _reassign
 from headrace.cli._placement import balanced, drained
 
 
@@ -69,3 +74,13 @@ def test_whatever_is_moved_goes_to_a_broker_that_is_there_and_to_none_twice(repl
     for partition, after in even.items():
         assert len(set(after)) == len(after) == len(before[partition])
         assert set(after) - set(before[partition]) <= racks.keys()
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_dry_run_cancels_nothing(capsys, dry_run):
+    moving, still = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    admin = MagicMock()
+    admin.list_partition_reassignments.return_value = {moving: MagicMock()}
+    _reassign._cancel(admin, [moving, still], Namespace(json=True, dry_run=dry_run))
+    assert json.loads(capsys.readouterr().out) == {"cancelled": [{"topic": "orders", "partition": 0}]}
+    assert admin.alter_partition_reassignments.called == (not dry_run)

@@ -71,3 +71,34 @@ def test_whatever_the_locale_is(tmp_path, locale):
 @pytest.mark.slow
 def test_without_standard_streams(tmp_path):
     check(tmp_path, BARE, before="import os\nfor one in (0, 1, 2): os.close(one)\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirected", "status", "said"),
+    [
+        (">/dev/full", 1, "No space left on device"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+        ("| true; exit ${PIPESTATUS[0]}", 0, ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(embedded_broker, monkeypatch, redirected, status, said, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    for words in ("groups list", "completion bash", "produce t --json"):
+        line = f"{sys.executable} -m headrace.cli {words}"
+        if "completion" not in words:
+            line += f" -b {embedded_broker.bootstrap_servers}"
+        done = subprocess.run(
+            ["bash", "-c", f"{line} {redirected}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == status, (words, done.stderr)
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr

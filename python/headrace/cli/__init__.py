@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -61,11 +63,18 @@ any Apache Kafka works too. -X sets client options by Kafka's names. See `headra
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status: 0 success, 1 failure, 2 usage, 130 Ctrl-C, 143 SIGTERM."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What a terminal cannot show is no reason to end.
             stream.reconfigure(errors="backslashreplace")
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    finally:
+        _empty_streams()
+
+
+def _main(arguments: list[str]) -> int:
     # Help of all commands needs all parsers, but running one needs only its own.
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     if chosen is not None and chosen not in COMMANDS:
@@ -108,6 +117,27 @@ def _refuse(parser: argparse.ArgumentParser, chosen: str | None, rest: list[str]
         hints.append(_MEANT[chosen])
     of_command, _ = subcommands(parser).get(chosen or "", (parser, ""))
     of_command.error("; ".join([f"unrecognized arguments: {', '.join(shown)}", *dict.fromkeys(hints)]))
+
+
+def _open_streams() -> None:
+    """Standard streams that the caller has closed lead nowhere: a file that is opened later does not take their place.
+
+    The lowest free descriptor is the one that is opened, so they are opened in their order.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  (for good)
+
+
+def _empty_streams() -> None:
+    """Writes what is left, or drops it where that fails: Python itself would end with a status of its own, 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def command_line(chosen: str | None) -> argparse.ArgumentParser:
@@ -157,15 +187,16 @@ def _run(options: argparse.Namespace) -> int:
     try:
         with _ending_well():
             status: int | None = options.run(options)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except Terminated:
         return 143
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough.
-        sys.stderr.close()
         return 0
-    except (KafkaError, OSError, ValueError) as error:
-        sys.stderr.write(f"headrace {options.command}: {printable(error)}\n")
+    except (KafkaError, OSError, ValueError, OverflowError) as error:
+        with suppress(OSError):
+            sys.stderr.write(f"headrace {options.command}: {printable(error)}\n")
         return 1
     return status or 0

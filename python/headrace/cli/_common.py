@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 SECONDS_MAX: Final = 86_400.0
+INT32_MAX: Final = 2**31 - 1
 
 
 def client_options(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,22 @@ def objects(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dic
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def whole(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    """A type of whole numbers in a range."""
+
+    def parsed(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if not least <= found <= most:
+            message = f"{text!r} is no whole number from {least} to {most}"
+            raise argparse.ArgumentTypeError(message)
+        return found
+
+    return parsed
+
+
 def seconds(text: str) -> float:
     """A number of seconds, a day at most."""
     found = float(text)
@@ -110,7 +127,8 @@ def watch(every: float, look: Callable[[], str]) -> NoReturn:
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Rows in columns, numbers to the right."""
-    cells = [list(header), *([printable(cell) for cell in row] for row in rows)]
+    # A line is a row, also where a name has an end of line in it.
+    cells = [list(header), *([printable(cell).replace("\n", "\\n") for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = []
     for row in cells:

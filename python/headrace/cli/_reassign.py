@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace._types import TopicPartition
 from headrace.admin import Admin
 from headrace.cli import _placement
-from headrace.cli._common import client_options, printable, table
+from headrace.cli._common import INT32_MAX, client_options, printable, table, whole
 from headrace.errors import BrokerError, NoReassignmentInProgressError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     reassign = verb("reassign", "give the partitions of a topic other replicas")
     reassign.add_argument("topic")
     reassign.add_argument(
-        "-p", "--partition", type=int, action="append", metavar="NUMBER", help="only this one; can be repeated"
+        "-p",
+        "--partition",
+        type=whole(0, INT32_MAX),
+        action="append",
+        metavar="NUMBER",
+        help="only this one; can be repeated",
     )
     what = reassign.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -63,7 +68,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     what.add_argument("--cancel", action="store_true", help="stop what is under way, and keep the replicas there were")
     reassign.set_defaults(run=run_reassign)
     drain = verb("drain", "move all copies of a broker to others")
-    drain.add_argument("node", type=int, help="the broker's node id")
+    drain.add_argument("node", type=whole(0, INT32_MAX), help="the broker's node id")
     drain.set_defaults(run=run_drain)
     balance = verb("balance", "move copies until each broker has as many")
     balance.set_defaults(run=run_balance)
@@ -72,11 +77,11 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         one.add_argument(
             "--json",
             action="store_true",
-            help="print an object in the end: moves, refused, and stuck (what cannot move)",
+            help="print an object in the end: moves, refused, and stuck (what cannot move); of --cancel: cancelled",
         )
         one.add_argument(
             "--at-once",
-            type=_count,
+            type=whole(1),
             default=AT_ONCE,
             metavar="NUMBER",
             help="partitions that are copied at once (default: %(default)s)",
@@ -93,19 +98,11 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _nodes(text: str) -> Replicas:
-    nodes = [int(part) for part in text.split(",")]
+    nodes = [whole(0, INT32_MAX)(part) for part in text.split(",")]
     if len(set(nodes)) != len(nodes):
         message = f"{text} names a broker twice"
         raise argparse.ArgumentTypeError(message)
     return nodes
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        message = f"{text} is less than 1"
-        raise argparse.ArgumentTypeError(message)
-    return count
 
 
 def run_reassign(options: argparse.Namespace) -> int:
@@ -119,7 +116,7 @@ def run_reassign(options: argparse.Namespace) -> int:
             raise UsageError(message)
         partitions = [TopicPartition(options.topic, number) for number in chosen]
         if options.cancel:
-            return _cancel(admin, partitions)
+            return _cancel(admin, partitions, options)
         return _move(admin, dict.fromkeys(partitions, options.replicas), placed, options)
 
 
@@ -175,15 +172,19 @@ def _name(partition: TopicPartition) -> str:
     return f"{printable(partition.topic)}-{partition.partition}"
 
 
-def _cancel(admin: Admin, partitions: list[TopicPartition]) -> int:
-    stopped = 0
-    for partition in partitions:
+def _cancel(admin: Admin, partitions: list[TopicPartition], options: argparse.Namespace) -> int:
+    under_way, stopped = admin.list_partition_reassignments(), list[TopicPartition]()
+    for partition in (one for one in partitions if one in under_way):
         try:
-            admin.alter_partition_reassignments({partition: None})
+            if not options.dry_run:
+                admin.alter_partition_reassignments({partition: None})
         except NoReassignmentInProgressError:
             continue
-        stopped += 1
-    sys.stdout.write(f"{stopped} partitions keep the replicas that they had\n")
+        stopped.append(partition)
+    if options.json:
+        sys.stdout.write(json.dumps({"cancelled": [one._asdict() for one in stopped]}) + "\n")
+    else:
+        sys.stdout.write(f"{len(stopped)} partitions keep the replicas that they had\n")
     return 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pyarrow import csv
     from typing_extensions import Self
 
 JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 ENDINGS = (".parquet", ".csv", *JSON_ENDINGS)
 
 _ROWS_PER_BATCH = 10_000
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_CSV_BYTES_MAX = 64 << 20
+"""Of a row."""
 _PREFIX = "base64:"
 _BYTES = ("key", "value")
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -91,7 +96,7 @@ class _Csv:
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         columns = [
-            column if pa.types.is_integer(column.type) else pa.array([_cell(value) for value in column.to_pylist()])
+            column if pa.types.is_integer(column.type) else pa.array([_cell(value) for value in _objects(column)])
             for column in batch.columns
         ]
         arrays = [column.cast(field.type) for column, field in zip(columns, self._schema, strict=True)]
@@ -100,8 +105,33 @@ class _Csv:
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows as JSON can say them."""
-    for row in batch.to_pylist():
+    for row in as_objects(batch):
         yield {name: _plain(value) for name, value in row.items()}
+
+
+def as_objects(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as objects of Python; times outside of its years, 1 to 9999, are milliseconds since the epoch."""
+    columns = {name: _objects(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _objects(column: pa.Array) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except OverflowError:
+        if not pa.types.is_timestamp(column.type):
+            raise
+        found = [_time_or_number(cell) for cell in column]
+    return found
+
+
+def _time_or_number(cell: pa.TimestampScalar) -> datetime | int | None:
+    found: datetime | int | None
+    try:
+        found = cell.as_py()
+    except OverflowError:
+        found = cell.value * 1000 // _PER_SECOND[cell.type.unit]
+    return found
 
 
 def in_json(value: object) -> Any:
@@ -143,7 +173,15 @@ def read(path: Path) -> Iterator[pa.RecordBatch]:
     if path.suffix == ".parquet":
         from pyarrow import parquet  # noqa: PLC0415  (only for this)
 
-        yield from parquet.ParquetFile(path).iter_batches()
+        with named(path):
+            file = parquet.ParquetFile(path)
+        batches = file.iter_batches()
+        while True:
+            with named(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
     elif path.suffix == ".csv":
         yield from _read_csv(path)
     else:
@@ -173,7 +211,7 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 message = f"--file {path}, line {number}: {error}"
                 raise ValueError(message) from None
             if not isinstance(row, dict):
@@ -187,7 +225,8 @@ def _read_csv(path: Path) -> Iterator[pa.RecordBatch]:
 
     from pyarrow import csv  # noqa: PLC0415  (only for this)
 
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with named(path), path.open(encoding="utf-8-sig", newline="") as file:
+        names_of.field_size_limit(_CSV_BYTES_MAX)
         names = next(names_of.reader(file), [])
     options = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
@@ -195,9 +234,41 @@ def _read_csv(path: Path) -> Iterator[pa.RecordBatch]:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    table = csv.read_csv(path, convert_options=options, parse_options=csv.ParseOptions(newlines_in_values=True))
+    table = whole_csv(path, options)
     for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
         yield _batch(path, [{name: _uncell(name, cell) for name, cell in row.items()} for row in batch.to_pylist()])
+
+
+def whole_csv(path: Path, options: csv.ConvertOptions) -> pa.Table:
+    """A CSV file. Its rows may be as large as a block, which is what the parser looks at at a time."""
+    from pyarrow import csv  # noqa: PLC0415  (only for this)
+
+    size = min(path.stat().st_size + 1, _CSV_BYTES_MAX)
+    with named(path):
+        return csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(block_size=size),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=options,
+        )
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Errors about what is in a file name it.
+
+    Raises:
+        ValueError: the file is not what its name says.
+    """
+    import csv  # noqa: PLC0415  (only for this)
+
+    try:
+        yield
+    except (pa.ArrowException, UnicodeDecodeError, csv.Error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        message = f"--file {path}: {error}"
+        raise ValueError(message) from None
 
 
 def _uncell(name: str, cell: str | None) -> Any:
@@ -208,8 +279,6 @@ def _uncell(name: str, cell: str | None) -> Any:
             return base64.b64decode(cell.removeprefix(_PREFIX), validate=True)
         except binascii.Error:
             return cell
-    if name == "headers":
-        return json.loads(cell)
     return cell
 
 
@@ -220,7 +289,7 @@ def _batch(path: Path, rows: list[dict[str, Any]]) -> pa.RecordBatch:
         cells = [row.get(name) for row in rows]
         try:
             columns[name] = _column(name, cells)
-        except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, pa.ArrowException) as error:
             message = f"--file {path}: column {name}: {error}"
             raise ValueError(message) from None
     return pa.record_batch(columns)
@@ -230,7 +299,8 @@ def _column(name: str, cells: list[Any]) -> pa.Array:
     if name in _BYTES:
         return pa.array([_bytes(cell) for cell in cells], pa.binary())
     if name == "headers":
-        return pa.array([None if cell is None else [_header(each) for each in cell] for cell in cells], _HEADERS)
+        lists = [json.loads(cell) if isinstance(cell, str) else cell for cell in cells]
+        return pa.array([None if cell is None else [_header(each) for each in cell] for cell in lists], _HEADERS)
     if name == "partition":
         return pa.array([None if cell is None else int(cell) for cell in cells], pa.int32())
     if name == "timestamp":

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace._options import common, pairs
 from headrace.admin import Admin
 from headrace.cli import _rows
-from headrace.cli._common import client_options
+from headrace.cli._common import client_options, whole
 from headrace.consumer import Consumer
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where to start (default: latest)",
     )
     parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit offsets")
-    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
+    parser.add_argument("--max", type=whole(0), metavar="N", help="stop after N records")
     parser.add_argument("--until-end", action="store_true", help="stop at the end that the log had at the start")
     parser.add_argument(
         "--format",

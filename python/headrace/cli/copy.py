@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.cli._common import client_options, setting, table
+from headrace.cli._common import client_options, seconds, setting, table, whole
 
 if TYPE_CHECKING:
     from headrace.copying.places import Ranges, Source, Target
@@ -47,11 +47,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
-        type=float,
+        type=seconds,
         help="with --follow: how often to copy what has come (default: 60 to files, 1 to a topic)",
     )
     parser.add_argument(
-        "--rows-per-file", metavar="N", type=int, default=1_000_000, help="a file's rows, at most (default: 1000000)"
+        "--rows-per-file",
+        metavar="N",
+        type=whole(1),
+        default=1_000_000,
+        help="a file's rows, at most (default: 1000000)",
     )
     parser.add_argument(
         "--compression",
@@ -100,6 +104,10 @@ def _start(text: str) -> str | datetime:
     if when.tzinfo is None:
         message = f"{text!r} has no time zone; {text}Z is one of UTC"
         raise argparse.ArgumentTypeError(message)
+    # The protocol has other meanings for negative times.
+    if when.timestamp() < 0:
+        message = f"{text!r} is before 1970"
+        raise argparse.ArgumentTypeError(message)
     return when
 
 
@@ -127,20 +135,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
+    from headrace._formats import OPTIONS  # noqa: PLC0415  (they take pyarrow)
+
     folders = [each.startswith(_FOLDER) for each in (options.source, options.target)]
     wrong = {
         "both are folders: copy their files, for example by cp": all(folders),
         "source and target are the same topic": not any(folders)
         and options.source == options.target
         and options.to in {None, options.bootstrap},
-        "--rows-per-file is at least 1": options.rows_per_file < 1,
-        "--interval is more than 0": options.interval is not None and options.interval <= 0,
+        f"{_FOLDER} lacks a folder": _FOLDER in {options.source, options.target},
+        "--interval is for --follow": options.interval is not None and not options.follow,
         "--follow and --from are for a source that is a topic": folders[0]
         and (options.follow or options.start != "earliest"),
         "--format is for copies to files and from files": bool(options.format) and not any(folders),
         "--append is for a target that is a topic": folders[1] and options.append,
         "--to and --to-option are for a target that is a topic": folders[1]
         and (options.to is not None or options.to_option is not None),
+        **{f"--format has no {name}": name not in OPTIONS for name, _ in options.format},
     }
     for message, is_wrong in wrong.items():
         if is_wrong:

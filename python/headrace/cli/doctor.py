@@ -214,8 +214,12 @@ def _is_there(module: str) -> bool:
 
 
 def _broker(options: argparse.Namespace) -> Iterator[Finding]:
-    from headrace.admin import Admin  # noqa: PLC0415  (without the native module there is none)
-    from headrace.errors import KafkaError  # noqa: PLC0415
+    try:
+        from headrace.admin import Admin  # noqa: PLC0415  (without the native module there is none)
+    except ImportError:
+        yield Finding(ABSENT, "broker", "not asked, without the native module")
+        return
+    from headrace.errors import KafkaError  # noqa: PLC0415  (as above)
 
     settings = {"default.api.timeout.ms": "5000", **dict(options.option)}
     began = time.perf_counter()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headrace.admin import Admin, OffsetSpec
-from headrace.cli._common import client_options, rendered
+from headrace.cli._common import client_options, rendered, whole
 from headrace.cli.lag import lags
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reset.add_argument("topic", nargs="+")
     reset.add_argument(
         "--to",
+        type=_spec,
         default="earliest",
         help="earliest (default), latest, or ms since the epoch: the first record at or after that time, else the end",
     )
@@ -37,6 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete.set_defaults(run=delete_groups)
     for verb in (every, describe, reset, delete):
         client_options(verb)
+
+
+def _spec(text: str) -> OffsetSpec:
+    """A time in ms, or the name of an offset, which `Admin.list_offsets` checks."""
+    return whole(0)(text) if text.isdecimal() else cast("OffsetSpec", text)
 
 
 def list_groups(options: argparse.Namespace) -> None:
@@ -55,7 +61,7 @@ def describe_group(options: argparse.Namespace) -> None:
 
 def reset_group(options: argparse.Namespace) -> None:
     """Sets a group's offsets."""
-    to: OffsetSpec = int(options.to) if options.to.isdecimal() else options.to
+    to: OffsetSpec = options.to
     with Admin(options.bootstrap, dict(options.option)) as admin:
         topics = admin.describe_topics(options.topic)
         partitions = [(name, p.partition) for name, topic in topics.items() for p in topic.partitions]

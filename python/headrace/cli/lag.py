@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
-from headrace.cli._common import client_options, rendered, watch, watch_option
+from headrace.cli._common import client_options, rendered, watch, watch_option, whole
 from headrace.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("group", nargs="*", help="which groups (default: all)")
     parser.add_argument("--partitions", action="store_true", help="a line for each partition, not for each topic")
     parser.add_argument(
-        "--max", type=int, metavar="N", help="exit with status 1 where a group's lag in a topic is more"
+        "--max", type=whole(0), metavar="N", help="exit with status 1 where a group's lag in a topic is more"
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print an array of objects")

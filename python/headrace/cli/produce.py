@@ -57,8 +57,14 @@ def run(options: argparse.Namespace) -> None:
     if options.key_column and not options.as_json:
         message = "--key-column is for --as-json"
         raise ValueError(message)
+    if options.as_json and not options.file:
+        message = "--as-json is for --file"
+        raise ValueError(message)
+    if options.file and options.key_separator:
+        message = "--key-separator is for lines, not for --file"
+        raise ValueError(message)
     begun = time.perf_counter()
-    rows = 0
+    rows, again = 0, "\r" if sys.stderr.isatty() else ""
     with Producer(options.bootstrap, dict(options.option)) as producer:
         batches = _file(options) if options.file else _lines(cast("_Stream", sys.stdin.buffer), options.key_separator)
         sent: deque[Future[int]] = deque()
@@ -67,13 +73,13 @@ def run(options: argparse.Namespace) -> None:
             rows += batch.num_rows
             while sent and sent[0].done():
                 sent.popleft().result()
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{rows:,} records")
+            if again:
+                sys.stderr.write(f"{again}{rows:,} records")
         producer.flush()
         for one in sent:
             one.result()
     took = time.perf_counter() - begun
-    sys.stderr.write(f"\r{rows:,} records sent to {options.topic} in {took:.2f} s ({rows / took:,.0f}/s)\n")
+    sys.stderr.write(f"{again}{rows:,} records sent to {options.topic} in {took:.2f} s ({rows / took:,.0f}/s)\n")
     if options.json:
         sys.stdout.write(json.dumps({"topic": options.topic, "records": rows, "seconds": round(took, 3)}) + "\n")
 
@@ -148,10 +154,11 @@ def _objects(path: Path) -> Iterable[dict[str, Any]]:
     if path.suffix == ".csv":
         from pyarrow import csv  # noqa: PLC0415  (only for this)
 
-        table = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True))
+        table = _rows.whole_csv(path, csv.ConvertOptions())
     else:
         from pyarrow import parquet  # noqa: PLC0415  (only for this)
 
-        table = parquet.read_table(path)
+        with _rows.named(path):
+            table = parquet.read_table(path)
     for batch in table.to_batches(max_chunksize=_LINES_PER_BATCH):
-        yield from batch.to_pylist()
+        yield from _rows.as_objects(batch)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.admin import Admin
-from headrace.cli._common import client_options, objects, seconds, table, watch
+from headrace.cli._common import client_options, objects, seconds, table, watch, whole
 from headrace.cli.lag import Behind, lags
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=seconds, default=2.0, metavar="SECONDS", help="between two looks (default: %(default)g)"
     )
-    parser.add_argument("--rows", type=int, default=20, metavar="N", help="topics and groups, at most (default: 20)")
+    parser.add_argument(
+        "--rows", type=whole(0), default=20, metavar="N", help="topics and groups, at most (default: 20)"
+    )
     parser.add_argument("--once", action="store_true", help="measure once, and end")
     parser.add_argument("--json", action="store_true", help="with --once: print an object with topics and groups")
     client_options(parser)

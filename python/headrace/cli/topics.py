@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._types import TopicPartition
 from headrace.admin import Admin
-from headrace.cli._common import client_options, printable, rendered, setting
+from headrace.cli._common import INT32_MAX, client_options, printable, rendered, setting, whole
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     every.set_defaults(run=list_topics)
     create = verbs.add_parser("create", help="create a topic")
     create.add_argument("name")
-    create.add_argument("-p", "--partitions", type=int, default=-1, help="number of partitions (default: the broker's)")
-    create.add_argument("-r", "--replication", type=int, default=-1, help="number of replicas (default: the broker's)")
+    create.add_argument(
+        "-p", "--partitions", type=whole(1, INT32_MAX), default=-1, help="number of partitions (default: the broker's)"
+    )
+    create.add_argument(
+        "-r", "--replication", type=whole(1, 2**15 - 1), default=-1, help="number of replicas (default: the broker's)"
+    )
     create.add_argument(
         "-c",
         "--config",

@@ -29,6 +29,7 @@ _NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d{20})-(
 _KEY: Final = b"headrace.copy"
 _LOCK: Final = ".headrace-copy.lock"
 _PART: Final = ".part"
+_UNFINISHED: Final = re.compile(rf"\..+-\d+-\d{{20}}{re.escape(_PART)}")
 _ROWS_READ: Final = 65_536
 # Of each partition so much is kept before it is written as a row group; of all partitions together, four times as much.
 _GROUP_BYTES: Final = 64 << 20
@@ -79,7 +80,7 @@ def _origin(path: Path) -> Origin:
         metadata = parquet.read_schema(path).metadata or {}
         said = json.loads(metadata[_KEY])
         return Origin(said["cluster_id"], said["topic"], said["topic_id"])
-    except (pa.ArrowInvalid, KeyError, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         message = f"{path} is damaged, or not a file that headrace copy has written: {error}"
         raise CopyError(message) from None
 
@@ -115,20 +116,35 @@ class FolderSource:
         for partition, (first, end) in sorted(ranges.items()):
             for piece in self._pieces[partition]:
                 if piece.first < end and first < piece.end:
-                    yield from _rows(piece.path, first, end)
+                    yield from _rows(partition, piece, first, end)
 
 
-def _rows(path: Path, first: int, end: int) -> Iterator[pa.RecordBatch]:
+def _rows(partition: int, piece: Piece, first: int, end: int) -> Iterator[pa.RecordBatch]:
     try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS_READ):
-                offsets = batch.column("offset")
-                inside = batch.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
-                if inside.num_rows:
-                    yield inside
-    except (pa.ArrowInvalid, KeyError) as error:
-        message = f"{path} is damaged: {error}"
+        with parquet.ParquetFile(piece.path) as file:
+            # Batches of a whole file would join groups, and be as large as `_ROWS_READ` large records.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(batch_size=_ROWS_READ, row_groups=[group]):
+                    offsets = batch.column("offset")
+                    _check_rows(partition, piece, offsets, batch.column("partition"))
+                    inside = batch.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
+                    if inside.num_rows:
+                        yield inside
+    except (pa.ArrowException, OSError, KeyError) as error:
+        message = f"{piece.path} is damaged, or cannot be read: {error}"
         raise CopyError(message) from None
+
+
+def _check_rows(partition: int, piece: Piece, offsets: pa.Array, partitions: pa.Array) -> None:
+    """Refuses rows that are not in the range that the file's name says: they would be left out, or sent twice."""
+    of_offsets, of_partitions = pc.min_max(offsets).as_py(), pc.min_max(partitions).as_py()
+    in_range = piece.first <= of_offsets["min"] and of_offsets["max"] < piece.end
+    if not in_range or set(of_partitions.values()) != {partition}:
+        message = (
+            f"{piece.path} has offsets {of_offsets['min']} to {of_offsets['max']} of partition "
+            f"{of_partitions['min']}, and its name says otherwise"
+        )
+        raise CopyError(message)
 
 
 class _File:
@@ -302,7 +318,8 @@ class FolderTarget:
             raise CopyError(message) from None
         self._lock = lock
         for left in self._folder.glob(f".*{_PART}"):
-            left.unlink()
+            if _UNFINISHED.fullmatch(left.name):
+                left.unlink()
         return self
 
     def __exit__(

@@ -102,10 +102,11 @@ class Copy:
                 partition = batch.column("partition")[0].as_py()
                 self._writing = True
                 self.target.write(partition, batch)
-                self._writing = False
                 following = batch.column("offset")[-1].as_py() + 1
                 self.progress.left -= following - self._positions[partition]
                 self._positions[partition] = following
+                # Not before: a signal in between would commit positions that lack what was written.
+                self._writing = False
                 self.progress.rows += batch.num_rows
                 self.progress.bytes += batch.nbytes
                 kept += batch.nbytes

@@ -157,7 +157,7 @@ class TopicTarget(_Clients):
         """What the group says, and what was written after it."""
         self._topic_id = source.origin.topic_id
         self._group = f"headrace-copy-{source.origin.cluster_id}-{source.origin.topic}"
-        if not self._is_there(max(ends) + 1):
+        if not self._is_there(source, max(ends) + 1):
             self._ends = dict.fromkeys(ends, 0)
             return {}
         partitions = {partition: TopicPartition(self.name, partition) for partition in ends}
@@ -174,13 +174,16 @@ class TopicTarget(_Clients):
             raise CopyError(message)
         return {partition: self._resumed(source, ends, partition, at) for partition, at in known.items()}
 
-    def _is_there(self, partitions: int) -> bool:
+    def _is_there(self, source: Source, partitions: int) -> bool:
         """Whether there is such a topic; if not, it is to be made with so many partitions."""
         try:
             there = self._admin.describe_topics([self.name])[self.name]
         except UnknownTopicOrPartitionError:
             self._to_make = partitions
             return False
+        if isinstance(source, TopicSource) and there.topic_id == source.origin.topic_id:
+            message = f"source and target are the same topic, {self.name}, whose id is {there.topic_id}"
+            raise CopyError(message)
         if len(there.partitions) < partitions:
             message = f"{self.name} has {len(there.partitions)} partition(s), and {partitions} are needed"
             raise CopyError(message)
