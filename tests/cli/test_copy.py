@@ -540,6 +540,11 @@ def test_values_with_a_schema_are_columns_in_files_and_the_same_bytes_again(topi
             copy(servers, topic, f"parquet:{tmp_path}", *typed)
             found = parquet.read_table(tmp_path).sort_by([("partition", "ascending"), ("offset", "ascending")])
             assert found["value"].to_pylist() == orders[::2] + orders[1::2]
+            # Who forgets the format would leave bytes beside columns, which nothing reads together.
+            producer.send_arrow(topic, table.slice(0, 1), value=form).result(10)
+            message = copy(servers, topic, f"parquet:{tmp_path}", status=1)
+            assert "city: string> as value, and this copy would write binary" in message
+            assert copy(servers, topic, f"parquet:{tmp_path}", *typed)
             again = f"{topic}-2"
             assert f"{again}-value' not found" in copy(servers, f"parquet:{tmp_path}", again, *typed, status=1)
             typed = (*typed, "-F", f"value.subject={topic}-value")

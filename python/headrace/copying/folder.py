@@ -35,6 +35,8 @@ _ROWS_READ: Final = 65_536
 _GROUP_BYTES: Final = 64 << 20
 _GROUPS_BYTES: Final = 4 * _GROUP_BYTES
 _OPEN_FILES: Final = 128
+_TYPE_CHARACTERS: Final = 60
+"""So much of a type stands in a message."""
 
 
 class Piece(NamedTuple):
@@ -214,6 +216,11 @@ class _File:
         self._path.unlink(missing_ok=True)
 
 
+def _short(kind: pa.DataType) -> str:
+    text = str(kind)
+    return text if len(text) <= _TYPE_CHARACTERS else text[:_TYPE_CHARACTERS] + "..."
+
+
 class FolderTarget:
     """A folder that is written to; as a context manager, which it is for one process at a time.
 
@@ -232,6 +239,8 @@ class FolderTarget:
         self._origin: Origin | None = None
         self._files: dict[int, _File] = {}
         self._begun: Positions = {}
+        # Of keys and values in the files that are there. Fields may come and go, but nobody reads bytes beside columns.
+        self._types: dict[str, pa.DataType] = {}
         self._lock: int | None = None
 
     def positions(self, source: Source, ends: Ranges) -> Positions:
@@ -240,7 +249,10 @@ class FolderTarget:
         for of_partition in found.values():
             origin = _origin(of_partition[-1].path)
             if origin.topic != source.origin.topic or origin.cluster_id != source.origin.cluster_id:
-                message = f"{self._folder} holds the topic {origin.topic} of the cluster {origin.cluster_id}"
+                message = (
+                    f"{self._folder} holds the topic {origin.topic} of the cluster {origin.cluster_id}, and this "
+                    f"one is {source.origin.topic} of {source.origin.cluster_id}: name another folder"
+                )
                 raise CopyError(message)
             if origin.topic_id != source.origin.topic_id:
                 message = (
@@ -248,6 +260,8 @@ class FolderTarget:
                     f"{origin.topic_id} and is {source.origin.topic_id}; use another folder"
                 )
                 raise CopyError(message)
+            schema = parquet.read_schema(of_partition[-1].path)
+            self._types = {side: schema.field(side).type for side in ("key", "value")}
         self._origin = source.origin
         # Also where offsets are left out that are there no more: ranges of files join.
         known = {partition: of_partition[-1].end for partition, of_partition in found.items() if partition in ends}
@@ -288,6 +302,14 @@ class FolderTarget:
         if self._origin is None:
             message = "write before positions"
             raise UsageError(message)
+        for side, there in self._types.items():
+            new = schema.field(side).type
+            if pa.types.is_binary(there) != pa.types.is_binary(new):
+                message = (
+                    f"the files in {self._folder} have {_short(there)} as {side}, and this copy would write "
+                    f"{_short(new)}: give the same formats (-F) as before, or name another folder"
+                )
+                raise CopyError(message)
         made = _File(
             self._folder, self._origin, partition, self._begun[partition], schema, compression=self._compression
         )
