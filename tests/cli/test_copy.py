@@ -544,7 +544,7 @@ def test_values_with_a_schema_are_columns_in_files_and_the_same_bytes_again(topi
             producer.send_arrow(topic, table.slice(0, 1), value=form).result(10)
             message = copy(servers, topic, f"parquet:{tmp_path}", status=1)
             assert "city: string> as value, and this copy would write binary" in message
-            assert copy(servers, topic, f"parquet:{tmp_path}", *typed)
+            copy(servers, topic, f"parquet:{tmp_path}", *typed)
             again = f"{topic}-2"
             assert f"{again}-value' not found" in copy(servers, f"parquet:{tmp_path}", again, *typed, status=1)
             typed = (*typed, "-F", f"value.subject={topic}-value")
