@@ -126,6 +126,9 @@ def text(name: str, value: OptionValue) -> str:
         return repr(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
         return ",".join(text(name, item) for item in value)
+    if callable(value):
+        # What other clients take functions for, the native side knows by its name.
+        return "a function"
     message = f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}"
     raise ConfigError(message)
 

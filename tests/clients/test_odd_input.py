@@ -427,3 +427,17 @@ def test_a_commit_that_has_ended_before_its_number_is_known_is_told_all_the_same
         commits.begin(send, "mine")
         assert reported[0].result(30) == "mine"
     assert commits.ended(lambda: None) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"error_cb": print}, "errors are raised by the calls"),
+        ({"on_delivery": print}, "send gives a future"),
+        ({"value_serializer": str}, "there are no serializers"),
+        ({"linger_ms": print}, "it takes a whole number"),
+    ],
+)
+def test_a_function_where_another_client_takes_one(option, why):
+    with pytest.raises(ConfigError, match=why):
+        hr.Producer("127.0.0.1:1", **option)
