@@ -14,7 +14,14 @@ import pytest
 
 import headrace as hr
 from headrace._commits import Commits
-from headrace.errors import ClosedError, InvalidRecordStateError, OffsetOutOfRangeError, SchemaError, UsageError
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRecordStateError,
+    OffsetOutOfRangeError,
+    SchemaError,
+    UsageError,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
