@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
@@ -22,6 +23,7 @@ from pyarrow import parquet
 
 import headrace as hr
 from headrace.admin import OffsetAndMetadata
+from headrace.cli.copy import _Shown, _tell
 from headrace.copying.folder import FolderSource, FolderTarget, pieces
 from headrace.copying.places import CopyError, Origin
 from headrace.copying.run import Copy
@@ -400,6 +402,23 @@ def test_files_end_with_their_rows_and_where_the_columns_change(tmp_path):
         assert len(names(tmp_path)) == 4
 
 
+@pytest.mark.parametrize("error", [None, OSError])
+def test_records_that_do_not_count_are_not_called_copied(capsys, error):
+    source, target = MagicMock(), MagicMock()
+    source.ends.return_value, source.start.return_value, target.positions.return_value = {0: (0, 5)}, {0: 0}, {}
+    source.name = target.name = "orders"
+    source.read.return_value, target.commit.side_effect = [batch(0, 5)], error
+    copying = Copy(source, target, False, False, MagicMock(), MagicMock())
+    with contextlib.suppress(OSError):
+        copying.round(copying.plan())
+    _Shown(terminal=False).end(copying)
+    _tell(Namespace(json=True), copying)
+    out, err = capsys.readouterr()
+    done = json.loads(out)
+    assert (done["records"], done["committed"]) == (5, error is None)
+    assert err.startswith("5 records copied in" if error is None else "5 records read, and not all of them copied, in")
+
+
 class Interrupted:
     """Rows that a signal follows as soon as they are written."""
 
@@ -508,7 +527,8 @@ def test_no_more_files_are_open_than_are_allowed(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_named_and_what_is_whole_stays(tmp_path, monkeypatch):
-    with pytest.raises(OSError, match="No space"), FolderTarget(tmp_path, rows_per_file=5) as target:
+    said = r"No space left on device: '.*/\.orders-0-0{19}5\.part'"
+    with pytest.raises(OSError, match=said), FolderTarget(tmp_path, rows_per_file=5) as target:
         known: Any = Known()
         target.positions(known, {0: (0, 99)})
         target.begin({0: 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -130,7 +131,7 @@ def run(options: argparse.Namespace) -> None:
             if options.follow:
                 copy.follow(options.interval or (60.0 if to_files else 1.0))
         finally:
-            shown.end(copy.progress)
+            shown.end(copy)
             _tell(options, copy)
 
 
@@ -203,6 +204,7 @@ def _tell(options: argparse.Namespace, copy: Copy) -> None:
             "source": copy.source.name,
             "target": copy.target.name,
             "records": progress.rows,
+            "committed": copy.is_committed,
             "bytes": progress.bytes,
             "gaps": progress.gaps,
             "seconds": round(progress.seconds, 3),
@@ -229,14 +231,22 @@ class _Shown:
         line = f"{progress.rows:,} records  {share:.0%}  {rate:,.0f}/s  {megabytes:,.0f} MB/s"
         if progress.left and rate:
             line += f"  {progress.left / rate:,.0f} s left"
-        sys.stderr.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
+        if self._terminal:
+            # A longer line would be two, of which only the second is written over.
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            line = f"\r\x1b[K{line[: columns - 1]}"
+        sys.stderr.write(line if self._terminal else f"{line}\n")
         sys.stderr.flush()
 
     def sentence(self, text: str) -> None:
         """A line of its own."""
         sys.stderr.write(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n")
 
-    def end(self, progress: Progress) -> None:
+    def end(self, copy: Copy) -> None:
         """How much it was."""
-        rate = progress.rows / progress.seconds
-        self.sentence(f"{progress.rows:,} records copied in {progress.seconds:.2f} s ({rate:,.0f}/s)")
+        progress = copy.progress
+        rate, done = (
+            progress.rows / progress.seconds,
+            "copied" if copy.is_committed else "read, and not all of them copied,",
+        )
+        self.sentence(f"{progress.rows:,} records {done} in {progress.seconds:.2f} s ({rate:,.0f}/s)")

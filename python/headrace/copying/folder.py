@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -187,22 +187,33 @@ class _File:
 
     def write(self) -> None:
         """Writes what is kept as a row group."""
-        if self._writer is None:
-            schema = self.schema.with_metadata({**(self.schema.metadata or {}), _KEY: self._said})
-            self._writer = parquet.ParquetWriter(self._path, schema, compression=self._compression)
-        if self._kept:
-            table = pa.Table.from_batches(self._kept)
-            self._writer.write_table(table, row_group_size=table.num_rows)
-            self._kept, self.kept_bytes = [], 0
+        with self._named():
+            if self._writer is None:
+                schema = self.schema.with_metadata({**(self.schema.metadata or {}), _KEY: self._said})
+                self._writer = parquet.ParquetWriter(self._path, schema, compression=self._compression)
+            if self._kept:
+                table = pa.Table.from_batches(self._kept)
+                self._writer.write_table(table, row_group_size=table.num_rows)
+                self._kept, self.kept_bytes = [], 0
 
     def finish(self, end: int) -> None:
         """Makes it whole: on the disk, and by its name."""
         self.write()
-        self.close()
-        with self._path.open("rb") as written:
-            os.fsync(written.fileno())
+        with self._named():
+            self.close()
+            with self._path.open("rb") as written:
+                os.fsync(written.fileno())
         self._path.rename(self._folder / f"{self._stem}-{end:020}.parquet")
         _sync_folder(self._folder)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of the disk name the file, as Arrow's do not."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
 
     def close(self) -> None:
         """Gives the descriptor back."""

@@ -60,6 +60,11 @@ class Copy:
     _writing: bool = False
     """Or a write has failed: what the target has is then not what `_positions` say."""
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether all that `progress` counts is; the next run copies again what is not."""
+        return not self._writing
+
     def plan(self) -> Ranges:
         """What a round would copy now.
 
