@@ -75,6 +75,10 @@ TARGETS ?= $(shell uname -m)-unknown-linux-gnu
 wheel: need-demo $(STAMPS)/wheel ## wheels in dist/, tried in an empty environment; TARGETS='aarch64-unknown-linux-gnu ...'
 	@scripts/wheel.sh $(TARGETS)
 
+.PHONY: mac
+mac: need-demo $(STAMPS)/wheel ## the client and the broker over TCP compile for macOS; nothing is linked or run
+	@scripts/mac.sh
+
 .PHONY: docs
 docs: need-python $(STAMPS)/docs ## the documentation as a site, in target/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -163,6 +163,13 @@ impl BrokerConfig {
                 expected: "headrace.direct.verbs to be true".to_owned(),
             });
         }
+        if config.headrace_direct_replication == "shm" && !cfg!(target_os = "linux") {
+            return Err(ConfigError::Invalid {
+                name: "headrace.direct.replication".to_owned(),
+                value: "shm".to_owned(),
+                expected: "auto or tcp, since shared memory needs Linux".to_owned(),
+            });
+        }
         if !["", RACK_AWARE].contains(&config.replica_selector_class.as_str()) {
             return Err(ConfigError::Invalid {
                 name: "replica.selector.class".to_owned(),

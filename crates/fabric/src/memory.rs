@@ -10,8 +10,13 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+pub(crate) use self::sealed::is_sealed;
+
+#[cfg_attr(not(target_os = "linux"), path = "memory/elsewhere.rs")]
+mod sealed;
 
 /// What may be done with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +65,8 @@ impl MemorySource for SystemMemory {
     }
 }
 
-fn failed(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
-    move |errno| MemoryError::System { action, source: errno.into() }
+fn failed<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> MemoryError {
+    move |error| MemoryError::System { action, source: error.into() }
 }
 
 /// A mapped file, unmapped when the last user drops it. Its pages are the file's: who maps the same file sees every write.
@@ -91,11 +96,9 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::System`] where the system has none; [`MemoryError::Size`] for no bytes.
     pub fn sealed(name: &str, len: usize) -> Result<Arc<Memory>, MemoryError> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(name, flags).map_err(failed("make memory"))?;
+        let file = sealed::new_file(name).map_err(failed("make memory"))?;
         Self::fill(&file, len)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals).map_err(failed("seal memory"))?;
+        sealed::seal(&file).map_err(failed("seal memory"))?;
         Self::ours(file, len, Rights::Write)
     }
 
@@ -199,13 +202,14 @@ impl Memory {
     /// Maps the pages of a part that is there, ahead of their use: many at once, where each that is touched or pinned by itself
     /// costs several times as much. What cannot be, as on older kernels, is left to that.
     pub(crate) fn populate(&self, start: usize, len: usize) {
+        let Some(advice) = sealed::POPULATE else { return };
         let Some(end) = start.checked_add(len).filter(|end| *end <= self.len) else { return };
         let inside = start.checked_rem(rustix::param::page_size()).unwrap_or(0);
         let start = start.saturating_sub(inside);
         let (first, len) = (self.base.as_ptr().wrapping_add(start), end.saturating_sub(start));
         // SAFETY: the range is of this mapping, which lives as long as `self`, and no byte of it is changed: pages that the file
         // lacks are an error, not a signal.
-        let _ = unsafe { rustix::mm::madvise(first.cast(), len, Advice::LinuxPopulateRead) };
+        let _ = unsafe { rustix::mm::madvise(first.cast(), len, advice) };
     }
 
     fn file_len(file: &OwnedFd) -> Result<usize, MemoryError> {
@@ -253,12 +257,6 @@ pub(crate) fn peer_file_len(file: &OwnedFd) -> Result<usize, MemoryError> {
     usize::try_from(stat.st_size).map_err(|_| MemoryError::Size(usize::MAX))
 }
 
-/// Whether nobody can change the size of a file.
-pub(crate) fn is_sealed(file: BorrowedFd<'_>) -> bool {
-    let wanted = SealFlags::SHRINK | SealFlags::GROW;
-    rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(wanted))
-}
-
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this length, and nobody has it any more. Failing would mean that it was not.
@@ -268,6 +266,8 @@ impl Drop for Memory {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::MemfdFlags;
+
     use super::*;
     use crate::Region;
 

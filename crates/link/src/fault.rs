@@ -26,7 +26,7 @@ impl LinkFault {
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         match self {
-            LinkFault::Mapped(error) => matches!(error, LinkError::OtherUser { .. }),
+            LinkFault::Mapped(error) => matches!(error, LinkError::OtherUser { .. } | LinkError::NotLinux),
             LinkFault::Remote(error) => error.obstacle() != Obstacle::Other,
         }
     }

@@ -12,4 +12,7 @@ pub mod logging;
 pub mod metadata;
 pub mod outbox;
 mod random;
+#[cfg_attr(target_os = "linux", path = "system/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "system/elsewhere.rs")]
+mod system;
 mod tls;

@@ -7,9 +7,10 @@ use std::os::unix::fs::FileExt;
 
 use bytes::{Buf, Bytes};
 use headrace_link::carrier::{Flushed, Outgoing};
-use rustix::net::{SendAncillaryBuffer, SendFlags};
+use rustix::net::SendAncillaryBuffer;
 
 use crate::disk::OpenFile;
+use crate::system;
 
 /// Segments gathered into one `sendmsg`; Linux allows 1,024 (`IOV_MAX`), past 64 nothing is gained.
 const IOV_MAX: usize = 64;
@@ -123,10 +124,7 @@ impl Outbox {
     /// head and its first record bytes share a packet.
     fn send_bytes(&mut self, socket: &impl AsFd) -> io::Result<u64> {
         self.give(|pieces, more| {
-            let mut flags = SendFlags::NOSIGNAL;
-            if more {
-                flags |= SendFlags::MORE;
-            }
+            let flags = if more { system::QUIET | system::MORE } else { system::QUIET };
             Ok(rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
         })
     }
@@ -206,8 +204,7 @@ impl Outgoing for Outbox {
 /// Moves part of the range from the page cache into the socket and shortens the range by it.
 fn send_file(socket: &impl AsFd, range: &mut FileRange) -> io::Result<u64> {
     let want = usize::try_from(range.len.min(SENDFILE_MAX)).unwrap_or(usize::MAX);
-    let mut position = range.position;
-    let sent = rustix::fs::sendfile(socket, range.file.file(), Some(&mut position), want)? as u64;
+    let sent = system::send_file(socket, range.file.file(), range.position, want)? as u64;
     range.shorten(sent)?;
     Ok(sent)
 }

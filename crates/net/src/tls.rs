@@ -11,7 +11,7 @@ use headrace_client::options::CommonConfig;
 use headrace_link::carrier::Flushed;
 use headrace_wire::address::ShownHost;
 use mio::net::TcpStream;
-use rustix::net::{SendAncillaryBuffer, SendFlags};
+use rustix::net::SendAncillaryBuffer;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -22,6 +22,7 @@ use rustls::{
 };
 
 use crate::outbox::Outbox;
+use crate::system;
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -317,7 +318,7 @@ impl Write for Quiet<'_> {
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut ancillary = SendAncillaryBuffer::default();
-        Ok(rustix::net::sendmsg(self.0, pieces, &mut ancillary, SendFlags::NOSIGNAL)?)
+        Ok(rustix::net::sendmsg(self.0, pieces, &mut ancillary, system::QUIET)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -170,7 +170,11 @@ impl<D: Disk> Direct<D> {
             };
         }
         let Some(address) = self.address.clone().filter(|_| context.config.headrace_direct) else {
-            let why = "the broker shares no memory: its headrace.direct is false";
+            let why = if context.config.headrace_direct {
+                "the broker shares no memory: that needs Linux"
+            } else {
+                "the broker shares no memory: its headrace.direct is false"
+            };
             return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
         };
         if is_full {

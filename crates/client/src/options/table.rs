@@ -289,6 +289,7 @@ impl ProducerConfig {
         let values = known::values(Role::Producer, pairs)?;
         let mut config = Self::from_values(&values)?;
         config.common.check_security(&values)?;
+        config.datapath.check_system(cfg!(target_os = "linux"))?;
         let conflict = if config.acks != Acks::All {
             Some(("acks", "must be 'all'"))
         } else if config.retries == 0 {
@@ -348,6 +349,7 @@ impl ConsumerConfig {
         let values = known::values(Role::Consumer, pairs)?;
         let mut config = Self::from_values(&values)?;
         config.common.check_security(&values)?;
+        config.datapath.check_system(cfg!(target_os = "linux"))?;
         if config.heartbeat_interval_ms >= config.session_timeout_ms {
             let why = format!(
                 "it must be less than session.timeout.ms, which is {}; it is {}",

@@ -185,6 +185,19 @@ fn what_goes_over_tcp_alone_is_no_shared_memory() {
 }
 
 #[test]
+fn what_needs_linux_is_refused_elsewhere() {
+    for datapath in [Datapath::Shm, Datapath::Verbs, Datapath::TwoSided] {
+        assert_eq!(datapath.check_system(true), Ok(()));
+        let refused = datapath.check_system(false).unwrap_err().to_string();
+        let starts = format!("option 'headrace.datapath': {} needs Linux", datapath.name());
+        assert!(refused.starts_with(&starts) && refused.contains("auto or tcp"), "{refused}");
+    }
+    for datapath in [Datapath::Auto, Datapath::Tcp] {
+        assert_eq!(datapath.check_system(false), Ok(()));
+    }
+}
+
+#[test]
 fn settings_of_a_share_group_are_no_options() {
     for name in ["share.auto.offset.reset", "share_record_lock_duration_ms", "share.session.timeout.ms"] {
         for result in [share(&[("group.id", "g"), (name, "1")]).err(), consumer(&[(name, "1")]).err()] {

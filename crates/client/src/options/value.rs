@@ -5,6 +5,8 @@ use std::fmt;
 use headrace_options::{Kind, OptionValue, choice};
 use headrace_wire::address::{HostError, HostPort, check_host, has_user_info};
 
+use crate::error::{Error, Result};
+
 /// `buffer.memory.broker.share`: a part of `buffer.memory`, more than nothing and at most all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BrokerShare {
@@ -268,6 +270,16 @@ impl Datapath {
     #[must_use]
     pub fn is_required(self) -> bool {
         matches!(self, Datapath::Shm | Datapath::Verbs)
+    }
+
+    /// Whether it can be had: memory that processes share, and RDMA, are Linux's.
+    pub(super) fn check_system(self, is_linux: bool) -> Result<()> {
+        if is_linux || matches!(self, Datapath::Tcp | Datapath::Auto) {
+            return Ok(());
+        }
+        let why =
+            format!("{} needs Linux; on this system it takes auto or tcp, which both use TCP", self.name());
+        Err(Error::config("headrace.datapath", why))
     }
 
     /// Whether records may go through memory, beside the connections.

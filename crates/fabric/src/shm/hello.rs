@@ -5,11 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::EventfdFlags;
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-
 use super::link::{Link, Side};
 use super::message::{MESSAGE_BYTES, Message};
 use super::{LinkError, NOTES_MAX, failed, socket};
@@ -19,9 +14,6 @@ use crate::ring::{Receiver, Sender, ring_bytes};
 
 /// Bytes of the token that a client says hello with.
 pub const TOKEN_BYTES: usize = 16;
-/// Clients that can wait to be accepted; the others wait in [`connect`].
-const BACKLOG: i32 = 128;
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Where clients of this host arrive.
 #[derive(Debug)]
@@ -41,18 +33,14 @@ impl Listener {
     /// Listens at a name that nobody guesses.
     ///
     /// # Errors
-    /// [`LinkError::System`].
+    /// [`LinkError::System`]; [`LinkError::NotLinux`].
     pub fn bind(random: [u8; 16]) -> Result<Listener, LinkError> {
         let mut name = "headrace-".to_owned();
         for byte in random {
             // Writing to a string does not fail.
             let _ = write!(name, "{byte:02x}");
         }
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = new_socket(flags)?;
-        rustix::net::bind(&socket, &address(&name)?).map_err(failed("bind a listener of links"))?;
-        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen for links"))?;
-        Ok(Listener { socket, name })
+        Ok(Listener { socket: socket::listen(&name)?, name })
     }
 
     /// What clients are told to connect to.
@@ -67,14 +55,7 @@ impl Listener {
     /// [`LinkError`] of that client, after which the next may be accepted; [`LinkError::System`] where there are no
     /// descriptors, and it waits.
     pub fn accept(&self) -> Result<Option<Arrival>, LinkError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match retry_on_intr(|| rustix::net::accept_with(&self.socket, flags)) {
-            Ok(socket) => socket,
-            Err(Errno::AGAIN | Errno::CONNABORTED) => return Ok(None),
-            Err(errno) => return Err(failed("accept a link")(errno)),
-        };
-        socket::check_user(socket.as_fd())?;
-        Ok(Some(Arrival { socket }))
+        Ok(socket::accept(&self.socket)?.map(|socket| Arrival { socket }))
     }
 }
 
@@ -116,7 +97,7 @@ impl Arrival {
             return Err(LinkError::Misuse("has a power of two of notes, up to a limit"));
         }
         let memory = Memory::sealed("headrace-link", memory_bytes(notes))?;
-        let [ours, theirs] = [new_bell()?, new_bell()?];
+        let [ours, theirs] = [socket::new_bell()?, socket::new_bell()?];
         let file = memory.file().ok_or(LinkError::Misuse("is made of memory of its own"))?;
         let files = [file, ours.as_fd(), theirs.as_fd()];
         if !socket::send(self.socket.as_fd(), &Message::Welcome { notes }.encode(), &files)? {
@@ -137,19 +118,7 @@ impl AsFd for Arrival {
 /// # Errors
 /// [`LinkError`]: [`LinkError::Absent`] where there is no such listener, [`LinkError::Gone`] where it does not know the token.
 pub fn connect(name: &str, token: [u8; TOKEN_BYTES], timeout: Duration) -> Result<Link, LinkError> {
-    let socket = new_socket(SocketFlags::CLOEXEC)?;
-    for kind in [Timeout::Send, Timeout::Recv] {
-        set_socket_timeout(&socket, kind, Some(timeout.max(SHORTEST_WAIT)))
-            .map_err(failed("bound the wait for a link"))?;
-    }
-    let to = address(name)?;
-    match retry_on_intr(|| rustix::net::connect(&socket, &to)) {
-        Ok(()) => {}
-        Err(Errno::AGAIN) => return Err(LinkError::TimedOut),
-        Err(Errno::CONNREFUSED) => return Err(LinkError::Absent { name: name.to_owned() }),
-        Err(errno) => return Err(failed("connect to the broker's listener of links")(errno)),
-    }
-    socket::check_user(socket.as_fd())?;
+    let socket = socket::connect(name, timeout)?;
     if !socket::send(socket.as_fd(), &token, &[])? {
         return Err(LinkError::TimedOut);
     }
@@ -192,18 +161,4 @@ fn is_capacity(notes: u32) -> bool {
 
 fn memory_bytes(notes: u32) -> usize {
     ring_bytes(notes).saturating_mul(2)
-}
-
-fn new_bell() -> Result<OwnedFd, LinkError> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    rustix::event::eventfd(0, flags).map_err(failed("make a link"))
-}
-
-fn new_socket(flags: SocketFlags) -> Result<OwnedFd, LinkError> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(failed("make a socket for links"))
-}
-
-fn address(name: &str) -> Result<SocketAddrUnix, LinkError> {
-    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed("name a listener of links"))
 }

@@ -19,6 +19,7 @@ mod endpoint;
 mod hello;
 mod link;
 mod message;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod socket;
 
 use std::io;
@@ -50,6 +51,9 @@ pub enum LinkError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The system has none of what a link is made of.
+    #[error("shared memory between processes needs Linux; headrace.datapath=tcp does without")]
+    NotLinux,
     /// The other side is not ours to share memory with.
     #[error(
         "the other side runs as user {uid}: shared memory is for clients of the broker's own user; \

@@ -1,14 +1,16 @@
-//! Packets with descriptors over a Unix socket.
+//! Packets with descriptors over a Unix socket, between processes of one user.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::EventfdFlags;
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::{LinkError, failed};
@@ -16,8 +18,65 @@ use super::{LinkError, failed};
 /// Descriptors that come with one packet.
 pub(super) const FILES_MAX: usize = 3;
 
+/// Clients that can wait to be accepted; the others wait in [`connect`].
+const BACKLOG: i32 = 128;
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+/// A socket that listens at a name which is no file, and never blocks.
+pub(super) fn listen(name: &str) -> Result<OwnedFd, LinkError> {
+    let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::bind(&socket, &address(name)?).map_err(failed("bind a listener of links"))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(failed("listen for links"))?;
+    Ok(socket)
+}
+
+/// A process of our own user that has connected, over a socket that never blocks; none: not now.
+pub(super) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, LinkError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = match retry_on_intr(|| rustix::net::accept_with(listener, flags)) {
+        Ok(socket) => socket,
+        Err(Errno::AGAIN | Errno::CONNABORTED) => return Ok(None),
+        Err(errno) => return Err(failed("accept a link")(errno)),
+    };
+    check_user(socket.as_fd())?;
+    Ok(Some(socket))
+}
+
+/// Connects to a process of our own user. That, and each packet to it or from it, may take `timeout`.
+pub(super) fn connect(name: &str, timeout: Duration) -> Result<OwnedFd, LinkError> {
+    let socket = new_socket(SocketFlags::CLOEXEC)?;
+    for kind in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, kind, Some(timeout.max(SHORTEST_WAIT)))
+            .map_err(failed("bound the wait for a link"))?;
+    }
+    let to = address(name)?;
+    match retry_on_intr(|| rustix::net::connect(&socket, &to)) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => return Err(LinkError::TimedOut),
+        Err(Errno::CONNREFUSED) => return Err(LinkError::Absent { name: name.to_owned() }),
+        Err(errno) => return Err(failed("connect to the broker's listener of links")(errno)),
+    }
+    check_user(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// What the other side notifies us by, or we it.
+pub(super) fn new_bell() -> Result<OwnedFd, LinkError> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    rustix::event::eventfd(0, flags).map_err(failed("make a link"))
+}
+
+fn new_socket(flags: SocketFlags) -> Result<OwnedFd, LinkError> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(failed("make a socket for links"))
+}
+
+fn address(name: &str) -> Result<SocketAddrUnix, LinkError> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed("name a listener of links"))
+}
+
 /// The other side of a socket is a process of our own user.
-pub(super) fn check_user(socket: BorrowedFd<'_>) -> Result<(), LinkError> {
+fn check_user(socket: BorrowedFd<'_>) -> Result<(), LinkError> {
     let theirs = socket_peercred(socket).map_err(failed("ask whose the other side is"))?.uid;
     if theirs == rustix::process::geteuid() {
         Ok(())

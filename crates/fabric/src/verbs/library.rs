@@ -80,9 +80,12 @@ functions! {
 /// The machine's library.
 ///
 /// # Errors
-/// [`VerbsError::NoLibrary`], [`VerbsError::OldLibrary`].
+/// [`VerbsError::NotLinux`], [`VerbsError::NoLibrary`], [`VerbsError::OldLibrary`].
 pub(super) fn library() -> Result<&'static Library> {
     static LOADED: OnceLock<Library> = OnceLock::new();
+    if !cfg!(target_os = "linux") {
+        return Err(VerbsError::NotLinux);
+    }
     if let Some(library) = LOADED.get() {
         return Ok(library);
     }

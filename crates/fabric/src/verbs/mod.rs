@@ -34,6 +34,9 @@ pub use self::queue::{
 /// Why there are no verbs, or not what was asked of them.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
+    /// The system has no RDMA as we know it.
+    #[error("RDMA needs Linux: set headrace.datapath to auto or tcp")]
+    NotLinux,
     /// The machine has no library for RDMA.
     #[error(
         "RDMA needs {name}, and this machine has none ({cause}): install rdma-core (Debian: libibverbs1 and \

@@ -22,6 +22,7 @@ use slab::Slab;
 use super::pushes::Pushes;
 use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
+use crate::system;
 
 /// Tokens of links begin here; those below are connections'.
 const FIRST: usize = 1 << 40;
@@ -108,12 +109,18 @@ impl Links {
             return Ok(links);
         }
         let mut random = [0; 16];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let listener = Listener::bind(random).map_err(io::Error::other)?;
-        let raw = listener.as_fd().as_raw_fd();
-        registry.register(&mut SourceFd(&raw), Token(LISTENER), Interest::READABLE)?;
-        broker.set_link_address(listener.name());
-        links.listener = Some(listener);
+        system::random(&mut random)?;
+        match Listener::bind(random) {
+            Ok(listener) => {
+                let raw = listener.as_fd().as_raw_fd();
+                registry.register(&mut SourceFd(&raw), Token(LISTENER), Interest::READABLE)?;
+                broker.set_link_address(listener.name());
+                links.listener = Some(listener);
+            }
+            // Nobody has asked for it: headrace.direct is true by default. A client that wants a link is told why not.
+            Err(LinkError::NotLinux) => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
         if broker.config().headrace_direct_verbs {
             let name = &broker.config().headrace_verbs_device;
             let want = Want { device: Some(name.clone()).filter(|name| !name.is_empty()), ..Want::default() };
@@ -130,12 +137,10 @@ impl Links {
     fn offer(&mut self, broker: &mut Broker<FileDisk>) {
         let Some(device) = &self.device else { return };
         let mut random = [0; 4];
-        let made = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| error.to_string())
-            .and_then(|_| {
-                let random = u32::from_le_bytes(random);
-                Joining::new(device, Options::default(), random).map_err(|error| error.to_string())
-            });
+        let made = system::random(&mut random).map_err(|error| error.to_string()).and_then(|()| {
+            let random = u32::from_le_bytes(random);
+            Joining::new(device, Options::default(), random).map_err(|error| error.to_string())
+        });
         let offer = made.map(|joining| {
             let hello = joining.hello().to_vec();
             (self.ends.offer(Box::new(joining)), hello)

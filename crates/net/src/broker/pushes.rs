@@ -20,6 +20,7 @@ use mio::{Interest, Registry, Token, Waker};
 
 use crate::clock::Clock;
 use crate::disk::FileDisk;
+use crate::system;
 
 /// How long a follower may take to give a link.
 const LINK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -128,8 +129,7 @@ impl Pushes {
         self.close(node);
         let device = self.device.as_ref().ok_or("headrace.direct.verbs is false")?;
         let mut random = [0; 4];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| error.to_string())?;
+        system::random(&mut random).map_err(|error| error.to_string())?;
         let joining = Joining::new(device, Options::default(), u32::from_le_bytes(random))
             .map_err(|error| error.to_string())?;
         let hello = joining.hello().to_vec();

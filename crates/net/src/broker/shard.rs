@@ -31,6 +31,7 @@ use crate::disk::{FileDisk, FileHandle};
 use crate::heap::Heap;
 use crate::metadata::MetadataStore;
 use crate::outbox::{FileRange, Outbox};
+use crate::system;
 
 use super::cluster::{ClusterDriver, Joined};
 use super::flusher::{FlushDone, FlushWork};
@@ -498,6 +499,7 @@ impl Shard {
             return;
         }
         let _ = socket.set_nodelay(true);
+        system::quieten(&socket);
         if let Ok(bytes @ 1..) = usize::try_from(self.send_buffer_bytes) {
             // The system's own buffer grows to megabytes on a loopback, where data is cold before the reader gets to it,
             // and the reader, never far behind, is woken for each packet.

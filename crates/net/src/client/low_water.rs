@@ -22,11 +22,12 @@ impl Default for LowWater {
 impl LowWater {
     /// Before the reader sleeps: it can do nothing with less than `missing` bytes, which the peer has promised.
     ///
-    /// A socket that does not take the setting wakes its reader with each packet, as before.
+    /// A socket that does not take the setting wakes its reader with each packet, as before. So do all on other systems than
+    /// Linux, which makes room in the socket's buffer for what is waited for: a reader there could wait for more than fits.
     #[expect(unsafe_code, reason = "no safe library has this socket option")]
     pub(super) fn set(&mut self, socket: &impl AsFd, missing: usize) {
         let bytes = if missing < WORTH_BYTES { 1 } else { missing };
-        if bytes == self.0 {
+        if bytes == self.0 || !cfg!(target_os = "linux") {
             return;
         }
         self.0 = bytes;

@@ -16,6 +16,7 @@ use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, VerbsError
 use headrace_wire::uuid::Uuid;
 use mio::Waker;
 
+use crate::system;
 use crate::tls::Fault;
 
 /// How long a peer may take to connect, and again to answer, when it is asked what it is.
@@ -110,7 +111,7 @@ pub(super) fn begin(
         let made = open(&device, &want).and_then(|device| {
             let mut random = [0; 4];
             // Else it counts from where another connection may have: worse, and no error.
-            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            let _ = system::random(&mut random);
             Joining::new(&device, Options::default(), u32::from_le_bytes(random))
         });
         Report::Begun { of, made: made.map(Box::new).map_err(|error| error.to_string()) }

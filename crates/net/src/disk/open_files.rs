@@ -21,10 +21,12 @@ const FILES_MIN: usize = 8;
 /// Raises the process's soft limit of descriptors to its hard one, as the JVM does.
 pub(crate) fn raise_descriptor_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
-    if current.is_some_and(|current| current < wanted) {
-        // One that cannot be raised is lived with.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    let Some(current) = current else { return };
+    let mut wanted = maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    // macOS allows fewer than its hard limit says. One that cannot be raised is lived with.
+    while current < wanted && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_err()
+    {
+        wanted /= 2;
     }
 }
 
