@@ -43,7 +43,11 @@ impl Job for DescribeFeatures {
             return Err(answer.lacks("all requests"));
         }
         let mut found = FeatureMetadata {
-            finalized: response.finalized_features.into_iter().map(|f| (f.name, f.max_version_level)).collect(),
+            finalized: response
+                .finalized_features
+                .into_iter()
+                .map(|f| (f.name, f.max_version_level))
+                .collect(),
             supported: response
                 .supported_features
                 .into_iter()

@@ -20,6 +20,6 @@ mod types;
 pub use engine::AdminEngine;
 pub use types::{
     AdminCommand, AdminEvent, AdminOutcome, AdminRequest, ClusterDescription, ConfigChange, ConfigEntry,
-    ConfigResource, CreatedTopic, FeatureMetadata, GroupDescription, GroupListing, GroupMember, NewTopic, Reassignment,
-    ShareOffset,
+    ConfigResource, CreatedTopic, FeatureMetadata, GroupDescription, GroupListing, GroupMember, NewTopic,
+    Reassignment, ShareOffset,
 };
