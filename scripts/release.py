@@ -28,7 +28,7 @@ def complaints(tag: str, root: Path = ROOT) -> list[str]:
     if tag != f"v{stated}":
         found.append(f"the tag is {tag}, and the version in Cargo.toml {stated}: v{stated} is the tag to set")
     changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
-    section = re.search(rf"^## {re.escape(stated)}\b.*\n(?P<text>(?:(?!## ).*\n?)*)", changes, re.MULTILINE)
+    section = re.search(rf"^## {re.escape(stated)}(?![\w.-]).*\n(?P<text>(?:(?!## ).*\n?)*)", changes, re.MULTILINE)
     if section is None:
         found.append(f'CHANGELOG.md has no heading "## {stated}": rename "## Unreleased"')
     elif not section["text"].strip():

@@ -37,6 +37,7 @@ def test_a_tree_that_is_ready(release, tmp_path):
     [
         ("v1.2.4", "## 1.2.3\n- New.\n", "v1.2.3 is the tag to set"),
         ("v1.2.3", "## Unreleased\n- New.\n", 'has no heading "## 1.2.3"'),
+        ("v1.2.3", "## 1.2.3-rc.1\n- New.\n", 'has no heading "## 1.2.3"'),
         ("v1.2.3", "## 1.2.3\n\n## 1.2.2\n- Old.\n", "says nothing under 1.2.3"),
         ("v1.2.3", "## Unreleased\n- Newer.\n\n## 1.2.3\n- New.\n", "still has"),
     ],
