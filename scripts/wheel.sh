@@ -16,7 +16,7 @@ for target in "$@"; do
     *) echo "no wheel is made for $target: there are those for Linux, with glibc (-gnu) and musl (-musl)" >&2; exit 1 ;;
   esac
   echo "── wheel for $target"
-  rustup target add --quiet "$target" 2>/dev/null || rustup target add "$target"
+  rustup --quiet target add "$target"
   python scripts/licences.py "$target" > python/headrace/licences-of-crates.txt
   maturin build --quiet --release --locked --zig --target "$target" --compatibility "$tag" --out dist
 done

@@ -34,6 +34,9 @@ type PySetting = (String, Option<String>);
 /// node, host, port, rack
 type PyNode = (i32, String, u16, Option<String>);
 
+/// levels of finalized features, and least and greatest levels of supported ones, by name
+type PyFeatures = (Vec<(String, i16)>, Vec<(String, (i16, i16))>);
+
 /// An admin client with its thread.
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Admin {
@@ -105,7 +108,7 @@ impl Admin {
         })
     }
 
-    fn describe_features(&self, py: Python<'_>) -> PyResult<(Vec<(String, i16)>, Vec<(String, (i16, i16))>)> {
+    fn describe_features(&self, py: Python<'_>) -> PyResult<PyFeatures> {
         self.ask(py, "describing features", AdminRequest::DescribeFeatures, |outcome| match outcome {
             AdminOutcome::Features(found) => Ok((found.finalized, found.supported)),
             _ => Err(mismatch()),
