@@ -40,8 +40,9 @@ def complaints(tag: str, root: Path = ROOT) -> list[str]:
 
 def main() -> int:
     """Entry point."""
-    [tag] = sys.argv[1:] or sys.exit(__doc__)
-    found = complaints(tag)
+    if len(sys.argv[1:]) != 1:
+        sys.exit(__doc__)
+    found = complaints(sys.argv[1])
     print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
     return 1 if found else 0
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
@@ -104,6 +105,34 @@ def test_a_demo_without_its_packages_says_what_to_install(package, capsys, monke
     assert said.startswith(f"headrace demo: the demo needs the package {package}, which is not installed")
     assert "pip install '.[demo]'" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_consume_begins_where_it_is_asked_to(run, topic, embedded_broker):
+    run("topics", "create", topic, "--partitions", 2)
+    with hr.Producer(embedded_broker.bootstrap_servers) as producer:
+        for number in range(6):
+            at = datetime(2026, 11, 1, number, tzinfo=timezone.utc)
+            producer.send(topic, b"%d" % number, partition=number % 2, timestamp=at)
+
+    def found(*words):
+        return sorted(run("consume", topic, "--until-end", *words).split())
+
+    assert found("--from", "1") == ["2", "3", "4", "5"]
+    assert found("--from", "2", "-p", 1) == ["5"]
+    assert found("--from", "2026-11-01T03:00:00Z") == ["3", "4", "5"]
+    assert found("--from", "2026-11-01T05:30:00+00:30", "-p", "1") == ["5"]
+    assert found("--from", "2026-11-02T00:00:00Z") == []
+    assert "has no partition 2: it has 2" in run("consume", topic, "-p", 2, status=1)
+    assert "`headrace groups reset` sets its offsets" in run("consume", topic, "--group", "g", "--from", 3, status=1)
+
+
+@pytest.mark.parametrize("where", ["yesterday", "-1", "2026-11-01T00:00:00", "9" * 30])
+def test_a_place_to_begin_that_is_none(capsys, where):
+    with pytest.raises(SystemExit) as ended:
+        main(["consume", "t", "--from", where])
+    assert ended.value.code == 2
+    assert "--from" in capsys.readouterr().err
 
 
 @pytest.mark.slow

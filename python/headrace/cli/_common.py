@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from headrace.errors import KafkaError
@@ -88,6 +89,26 @@ def seconds(text: str) -> float:
         message = f"{text} is no number of seconds"
         raise argparse.ArgumentTypeError(message)
     return found
+
+
+def start(text: str) -> str | datetime:
+    """``earliest``, ``latest``, or a time of which the zone is known."""
+    if text in {"earliest", "latest"}:
+        return text
+    try:
+        # Python 3.10 does not know the Z.
+        when = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        message = f"{text!r} is neither earliest nor latest nor a time such as 2026-11-01T00:00:00Z"
+        raise argparse.ArgumentTypeError(message) from None
+    if when.tzinfo is None:
+        message = f"{text!r} has no time zone; {text}Z is one of UTC"
+        raise argparse.ArgumentTypeError(message)
+    # The protocol has other meanings for negative times.
+    if when.timestamp() < 0:
+        message = f"{text!r} is before 1970"
+        raise argparse.ArgumentTypeError(message)
+    return when
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.ArgumentParser, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from headrace._options import common, pairs
 from headrace.admin import Admin
 from headrace.cli import _rows
-from headrace.cli._common import client_options, whole
+from headrace.cli._common import client_options, start, whole
 from headrace.consumer import Consumer
 
 if TYPE_CHECKING:
@@ -26,9 +27,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="start",
-        choices=("earliest", "latest"),
+        type=_start,
         default="latest",
-        help="where to start (default: latest)",
+        metavar="WHERE",
+        help="where to start: earliest, latest, an offset, or a time such as 2026-11-01T00:00:00Z; a group that has "
+        "committed goes on after that (default: latest)",
+    )
+    parser.add_argument(
+        "-p", "--partition", type=whole(0), action="append", metavar="NUMBER", help="only this one; can be repeated"
     )
     parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit offsets")
     parser.add_argument("--max", type=whole(0), metavar="N", help="stop after N records")
@@ -48,6 +54,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     client_options(parser)
     parser.set_defaults(run=run)
+
+
+def _start(text: str) -> str | int | datetime:
+    return whole(0)(text) if text.isdigit() else start(text)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,23 +82,19 @@ def run(options: argparse.Namespace) -> None:
 def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
     """The batches; first one without rows, for the schema."""
     given = pairs(None, dict(options.option), {})
-    settings = {"auto.offset.reset": options.start, **dict(given)}
+    named = options.start if isinstance(options.start, str) else "latest"
+    settings = {"auto.offset.reset": named, **dict(given)}
     if options.output or options.format == "json":
         settings.setdefault("include.headers", "true")
     if options.group:
         settings["group.id"] = options.group
     left = options.max
     with Admin(options.bootstrap, common(given)) as admin, Consumer(options.bootstrap, settings) as consumer:
-        partitions = [
-            (options.topic, p.partition) for p in admin.describe_topics([options.topic])[options.topic].partitions
-        ]
+        partitions = _partitions(admin, options)
         waiting = None
         if options.until_end:
             waiting = {tp: info.offset for tp, info in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
-        if options.group:
-            consumer.subscribe([options.topic])
-        else:
-            consumer.assign(partitions)
+        _begin(admin, consumer, partitions, options)
         _say_where(options)
         yield pa.RecordBatch.from_pylist([], consumer.schema)
         while left is None or left > 0:
@@ -101,6 +107,37 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
                     left -= batch.num_rows
         if options.group:
             consumer.commit()
+
+
+def _partitions(admin: Admin, options: argparse.Namespace) -> list[tuple[str, int]]:
+    there = [one.partition for one in admin.describe_topics([options.topic])[options.topic].partitions]
+    missing = [number for number in options.partition or () if number not in there]
+    if missing:
+        message = f"topic {options.topic} has no partition {missing[0]}: it has {len(there)}"
+        raise ValueError(message)
+    return [(options.topic, number) for number in (options.partition or there)]
+
+
+def _begin(admin: Admin, consumer: Consumer, partitions: list[tuple[str, int]], options: argparse.Namespace) -> None:
+    """Has the consumer read from where it was asked to."""
+    if options.group:
+        if options.partition or not isinstance(options.start, str):
+            message = (
+                "a group decides who reads which partition, and from where: `headrace groups reset` sets its offsets; "
+                "--partition, and --from with an offset or a time, are for reading without --group"
+            )
+            raise ValueError(message)
+        consumer.subscribe([options.topic])
+        return
+    consumer.assign(partitions)
+    if isinstance(options.start, int):
+        for tp in partitions:
+            consumer.seek(tp, options.start)
+    elif isinstance(options.start, datetime):
+        ends = admin.list_offsets(dict.fromkeys(partitions, "latest"))
+        for tp, found in admin.list_offsets(dict.fromkeys(partitions, options.start)).items():
+            # Where no record is so late, it begins with those that come.
+            consumer.seek(tp, found.offset if found.offset >= 0 else ends[tp].offset)
 
 
 def _say_where(options: argparse.Namespace) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.cli._common import client_options, seconds, setting, table, whole
+from headrace.cli._common import client_options, seconds, setting, start, table, whole
 
 if TYPE_CHECKING:
+    import argparse
+
     from headrace.copying.places import Ranges, Source, Target
     from headrace.copying.run import Copy, Progress
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start",
         metavar="WHERE",
-        type=_start,
+        type=start,
         default="earliest",
         help="where a topic's copy begins: earliest (default), latest, or a time such as 2026-11-01T00:00:00Z",
     )
@@ -91,25 +91,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     client_options(parser)
     parser.set_defaults(run=run)
-
-
-def _start(text: str) -> str | datetime:
-    if text in {"earliest", "latest"}:
-        return text
-    try:
-        # Python 3.10 does not know the Z.
-        when = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        message = f"{text!r} is neither earliest nor latest nor a time such as 2026-11-01T00:00:00Z"
-        raise argparse.ArgumentTypeError(message) from None
-    if when.tzinfo is None:
-        message = f"{text!r} has no time zone; {text}Z is one of UTC"
-        raise argparse.ArgumentTypeError(message)
-    # The protocol has other meanings for negative times.
-    if when.timestamp() < 0:
-        message = f"{text!r} is before 1970"
-        raise argparse.ArgumentTypeError(message)
-    return when
 
 
 def run(options: argparse.Namespace) -> None:
