@@ -322,6 +322,15 @@ class Admin:
         """A topic's settings by Kafka's names."""
         return dict(self._native.describe_topic_config(topic))
 
+    def alter_topic_config(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Changes some of a topic's settings, such as ``retention.ms``; None resets one to its default.
+
+        Raises:
+            InvalidConfigError: a name that the broker does not know, or a value that it does not accept.
+            UnknownTopicOrPartitionError: there is no such topic.
+        """
+        self._native.alter_topic_config(topic, list(config.items()))
+
     def describe_group_config(self, group_id: str) -> dict[str, str | None]:
         """A group's settings by Kafka's names, such as ``share.auto.offset.reset``; the group need not exist yet."""
         return dict(self._native.describe_group_config(group_id))

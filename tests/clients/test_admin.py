@@ -9,6 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import (
+    InvalidConfigError,
     InvalidPartitionsError,
     KafkaTimeoutError,
     TopicAlreadyExistsError,
@@ -81,6 +82,21 @@ def test_the_cluster(admin, cluster):
     assert len(description.nodes) == 1
     host, port = cluster.bootstrap_servers.split(":")
     assert (description.nodes[0].host, description.nodes[0].port) == (host, int(port))
+
+
+def test_settings_of_a_topic_are_changed_and_reset(admin, topic):
+    admin.create_topic(topic, 1, 1, config={"retention.ms": "1000"})
+    usual = admin.describe_topic_config(topic)["max.message.bytes"]
+    admin.alter_topic_config(topic, {"retention.ms": "2000", "max.message.bytes": "4000"})
+    there = admin.describe_topic_config(topic)
+    assert (there["retention.ms"], there["max.message.bytes"]) == ("2000", "4000")
+    admin.alter_topic_config(topic, {"max.message.bytes": None})
+    there = admin.describe_topic_config(topic)
+    assert (there["retention.ms"], there["max.message.bytes"]) == ("2000", usual)
+    with pytest.raises(InvalidConfigError):
+        admin.alter_topic_config(topic, {"retention.ms": "soon"})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.alter_topic_config(f"{topic}-none", {"retention.ms": "1"})
 
 
 def test_the_features(admin, cluster):

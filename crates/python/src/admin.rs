@@ -215,14 +215,12 @@ impl Admin {
         self.settings(py, "describing a group's settings", ConfigResource::Group(group_id))
     }
 
+    fn alter_topic_config(&self, py: Python<'_>, topic: String, config: Vec<PySetting>) -> PyResult<()> {
+        self.change_settings(py, "changing a topic's settings", ConfigResource::Topic(topic), config)
+    }
+
     fn alter_group_config(&self, py: Python<'_>, group_id: String, config: Vec<PySetting>) -> PyResult<()> {
-        let change = |(name, value): PySetting| (name, value.map_or(ConfigChange::Delete, ConfigChange::Set));
-        let changes = vec![(ConfigResource::Group(group_id), config.into_iter().map(change).collect())];
-        let request = AdminRequest::AlterConfigs { changes, validate_only: false };
-        self.ask(py, "changing a group's settings", request, |outcome| match outcome {
-            AdminOutcome::Altered(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
-            _ => Err(mismatch()),
-        })
+        self.change_settings(py, "changing a group's settings", ConfigResource::Group(group_id), config)
     }
 
     fn share_group_offsets(&self, py: Python<'_>, group_id: String) -> PyResult<Vec<PyShareOffset>> {
@@ -248,6 +246,23 @@ impl Admin {
                 Ok(entries.into_iter().flatten().map(|entry| (entry.name, entry.value)).collect())
             }
             _ => Err(mismatch()),
+        })
+    }
+
+    fn change_settings(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        resource: ConfigResource,
+        config: Vec<PySetting>,
+    ) -> PyResult<()> {
+        let change = |(name, value): PySetting| (name, value.map_or(ConfigChange::Delete, ConfigChange::Set));
+        let changes = vec![(resource, config.into_iter().map(change).collect())];
+        self.ask(py, what, AdminRequest::AlterConfigs { changes, validate_only: false }, |outcome| {
+            match outcome {
+                AdminOutcome::Altered(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
+                _ => Err(mismatch()),
+            }
         })
     }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "broker": "run a broker in the foreground",
-    "topics": "list topics; create, describe and delete them",
+    "topics": "list topics; create, describe, alter and delete them",
     "produce": "send lines, or rows of a Parquet, CSV or JSON file",
     "consume": "print records, or write them to a Parquet, CSV or JSON file",
     "copy": "copy a topic to Parquet files, another topic or cluster, and go on where it stopped",
