@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 
 import headrace as hr
 from headrace.admin import ShareOffset
+from headrace.cli import main
 from headrace.errors import InvalidConfigError, KafkaError, UnsupportedVersionError
 from tests.clients.sharing import begins_at_the_beginning, configure, wait_until
 from tests.kafka import java
@@ -39,7 +41,7 @@ def test_a_setting_that_is_none_and_a_value_that_is_not_taken_are_errors(admin, 
         admin.alter_group_config(f"shares-{topic}", config)
 
 
-def test_where_a_group_stands(admin, apache_kafka, topic):
+def test_where_a_group_stands(admin, apache_kafka, topic, capsys):
     group = f"shares-{topic}"
     admin.create_topic(topic, 2, 1)
     assert admin.share_group_offsets(group) == {}
@@ -55,6 +57,17 @@ def test_where_a_group_stands(admin, apache_kafka, topic):
         time.sleep(0.1)
     assert 0 <= found[topic, 0].start_offset <= 5
     assert set(found.values()) - {found[topic, 0]} <= {ShareOffset(-1, None)}
+    # And so on the command line.
+    assert main(["lag", group, "--partitions", "--json", "-b", apache_kafka.bootstrap_servers]) == 0
+    shown = {one["partition"]: one for one in json.loads(capsys.readouterr().out)}
+    assert shown[0] == {
+        "group": group,
+        "topic": topic,
+        "partition": 0,
+        "committed": found[topic, 0].start_offset,
+        "latest": 5,
+        "lag": 0,
+    }
 
 
 def test_our_broker_has_no_share_groups(embedded_broker):

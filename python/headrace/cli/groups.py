@@ -55,7 +55,7 @@ def list_groups(options: argparse.Namespace) -> None:
 def describe_group(options: argparse.Namespace) -> None:
     """Prints a group's offsets and lag."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
-        rows = [(*found[1:], found.lag) for found in lags(admin, [options.group])]
+        rows = [found[1:] for found in lags(admin, [options.group])]
     sys.stdout.write(rendered(("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG"), rows, as_json=options.json))
 
 

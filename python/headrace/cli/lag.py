@@ -11,7 +11,9 @@ from headrace.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headrace._types import TopicPartition
 
 _EXAMPLES = """\
 examples:
@@ -29,12 +31,10 @@ class Behind(NamedTuple):
     topic: str
     partition: int
     committed: int
+    """Of a share group, the first offset that it is not done with; -1 where it has read nothing."""
     latest: int
-
-    @property
-    def lag(self) -> int:
-        """Offsets that it has not read."""
-        return max(self.latest - self.committed, 0)
+    lag: int
+    """Records that it has not read; of a share group, that it is not done with."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,21 +69,31 @@ def lags(admin: Admin, groups: Iterable[str]) -> Iterator[Behind]:
     Raises:
         GroupIdNotFoundError: there is no such group.
     """
-    there = [group.group_id for group in admin.list_groups()]
+    there = {group.group_id: group.protocol_type for group in admin.list_groups()}
     for missing in (group for group in groups if group not in there):
         message = f"there is no group {missing!r}"
         raise GroupIdNotFoundError(message, name="GROUP_ID_NOT_FOUND")
-    committed = {group: admin.group_offsets(group) for group in (groups or sorted(there))}
-    partitions = {partition for offsets in committed.values() for partition in offsets}
+    found = {group: _offsets(admin, group, there[group]) for group in (groups or sorted(there))}
+    partitions = {partition for offsets in found.values() for partition in offsets}
     if not partitions:
         return
     # Offsets of topics that are deleted stay for a while.
     known = admin.list_topics(include_internal=True)
     ends = admin.list_offsets({tp: "latest" for tp in partitions if tp.topic in known})
-    for group, offsets in committed.items():
-        for tp, at in sorted(offsets.items()):
+    for group, offsets in found.items():
+        for tp, (at, lag) in sorted(offsets.items()):
             if tp in ends:
-                yield Behind(group, tp.topic, tp.partition, at, ends[tp].offset)
+                latest = ends[tp].offset
+                yield Behind(
+                    group, tp.topic, tp.partition, at, latest, max(latest - max(at, 0), 0) if lag is None else lag
+                )
+
+
+def _offsets(admin: Admin, group: str, kind: str) -> Mapping[TopicPartition, tuple[int, int | None]]:
+    """By partition where the group stands, and how many records are left, where the broker knows that."""
+    if kind == "share":
+        return {tp: (found.start_offset, found.lag) for tp, found in admin.share_group_offsets(group).items()}
+    return {tp: (at, None) for tp, at in admin.group_offsets(group).items()}
 
 
 def _by_topic(found: Iterable[Behind]) -> list[tuple[str, str, int, int, int]]:
@@ -96,7 +106,7 @@ def _by_topic(found: Iterable[Behind]) -> list[tuple[str, str, int, int, int]]:
 
 def _text(found: list[Behind], options: argparse.Namespace) -> str:
     if options.partitions:
-        rows: list[tuple[object, ...]] = [(*each, each.lag) for each in found]
+        rows: list[tuple[object, ...]] = [*found]
         header = ("GROUP", "TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG")
         return rendered(header, rows, as_json=options.json)
     return rendered(("GROUP", "TOPIC", "PARTITIONS", "BEHIND", "LAG"), _by_topic(found), as_json=options.json)
