@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from headrace import _native
 from headrace._failures import Failures
 from headrace._options import OptionValue, Servers, pairs
 from headrace._process import CLIENTS, at_end
-from headrace.errors import Abortable, KafkaError
+from headrace.errors import Abortable, KafkaError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,10 @@ CLOSE_TIMEOUT_S = 30.0
 _T = TypeVar("_T")
 HeaderValue: TypeAlias = "Buffer | str | None"
 """A header's value: bytes, a text that is sent as UTF-8, or null."""
+
+
+# Whose callback the thread is in.
+_calling = threading.local()
 
 
 class _Sent(Future[_T]):
@@ -95,17 +101,36 @@ class _Sent(Future[_T]):
         return super().done()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
-        """As for any future; from then on no future of this producer is set late."""
+        """As for any future; from then on no future of this producer is set late.
+
+        The client's own thread calls it, so it must not take long, nor wait for another record.
+        """
         if (producer := self._producer()) is not None:
             producer._native.be_patient(patient=False)  # noqa: SLF001  (its own)
         with self._condition:
             self._told = True
             self._asked()
-        super().add_done_callback(fn)
+        super().add_done_callback(partial(self._call, fn))
+
+    def _call(self, fn: Callable[[Future[_T]], object], future: Future[_T]) -> None:
+        before = getattr(_calling, "producer", None)
+        _calling.producer = self._producer
+        try:
+            fn(future)
+        finally:
+            _calling.producer = before
+
+    def _refuse_to_wait(self) -> None:
+        """The thread that would bring the answer must not wait for it. Python has not made it, so it is a dummy."""
+        within = getattr(_calling, "producer", None) is self._producer and not super().done()
+        if within and isinstance(threading.current_thread(), threading._DummyThread):  # noqa: SLF001
+            message = "a callback cannot wait for another record of its producer: its thread would bring the answer"
+            raise UsageError(message, name="ILLEGAL_STATE")
 
     @contextmanager
     def _waiting(self, timeout: float | None) -> Iterator[None]:
         """Polls for the answer, and has it reported at once while a caller sleeps until it comes."""
+        self._refuse_to_wait()
         with self._condition:
             self._asking += 1
             self._asked()

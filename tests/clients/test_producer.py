@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from datetime import datetime, timezone
@@ -301,3 +302,23 @@ def test_close_raises_for_records_that_did_not_get_through(topic):
     with pytest.raises(KafkaError):
         producer.close(timeout=1)
     assert isinstance(future.exception(1), KafkaError)
+
+
+def test_a_callback_that_waits_for_another_record_is_refused(cluster, topic):
+    cluster.create_topic(topic)
+    raised = queue.Queue()
+
+    def again(_future):
+        try:
+            raised.put(producer.send(topic, b"again").result())
+        except UsageError as error:
+            raised.put(error)
+
+    with hr.Producer(cluster.bootstrap_servers, linger_ms=200) as producer:
+        producer.send(topic, b"x").add_done_callback(again)
+        assert "a callback cannot wait" in str(raised.get(timeout=30))
+        # Elsewhere it may, also where the callback of another producer is called.
+        assert producer.send(topic, b"y").result(30).topic == topic
+        with hr.Producer(cluster.bootstrap_servers) as other:
+            other.send(topic, b"z").add_done_callback(lambda _: raised.put(producer.send(topic, b"!").result(30)))
+            assert raised.get(timeout=30).topic == topic
