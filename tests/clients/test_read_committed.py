@@ -8,6 +8,7 @@ import confluent_kafka
 import pytest
 
 import headrace as hr
+from headrace.errors import OffsetOutOfRangeError
 
 pytestmark = pytest.mark.kafka
 
@@ -81,3 +82,23 @@ def test_aborted_records_are_left_out_and_open_ones_waited_for(apache_kafka, top
     with hr.Consumer(apache_kafka.bootstrap_servers, **options) as consumer:
         consumer.assign([(topic, 0)])
         assert read(consumer, end + 4) == [*written, "open", "behind"]
+
+
+def test_a_read_ends_before_an_open_transaction(apache_kafka, topic):
+    servers = apache_kafka.bootstrap_servers
+    with hr.Admin(servers) as admin:
+        admin.create_topic(topic, 1, 1)
+    ours(apache_kafka, topic, 0, ["kept"], commit=True)
+    with hr.Producer(servers, transactional_id=f"{topic}-open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open").result(PATIENCE_SECONDS)
+        # Each would wait until the transaction is ended for it, longer than this test may take.
+        committed = {"isolation_level": "read_committed"}
+        assert hr.read(servers, topic, **committed).read_all()["value"].to_pylist() == [b"kept"]
+        assert hr.read(servers, topic, start={0: 3}, **committed).read_all().num_rows == 0
+        with pytest.raises(OffsetOutOfRangeError, match="the log ends at 3"):
+            hr.read(servers, topic, start={0: 9}, **committed)
+        assert hr.read(servers, topic).read_all().num_rows == 2
+        producer.abort_transaction()
+    assert hr.read(servers, topic, **committed).read_all()["value"].to_pylist() == [b"kept"]

@@ -4,7 +4,7 @@ use headrace_client::admin::{
     AdminOutcome, AdminRequest, ConfigChange, ConfigResource, NewTopic, Reassignment,
 };
 use headrace_client::error::Error;
-use headrace_client::options::AdminConfig;
+use headrace_client::options::{AdminConfig, IsolationLevel};
 use headrace_client::partition::{CommitOffset, TopicPartition};
 use headrace_net::client::{AdminClient, CallError, mismatch};
 use pyo3::prelude::*;
@@ -117,7 +117,9 @@ impl Admin {
 
     fn list_offsets(&self, py: Python<'_>, specs: Vec<(Tp, i64)>) -> PyResult<Vec<PyOffset>> {
         let partitions = specs.into_iter().map(|(tp, spec)| (name(tp), spec)).collect();
-        let found = detached(py, |check| self.client.list_offsets(partitions, check))?;
+        let found = detached(py, |check| {
+            self.client.list_offsets(partitions, IsolationLevel::ReadUncommitted, check)
+        })?;
         Ok(found
             .into_iter()
             .map(|(tp, at)| (pair(&tp), (at.offset, at.timestamp, at.leader_epoch)))

@@ -8,7 +8,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use headrace_client::consumer::{Assignment, Rows, StartAt, TopicPartition};
 use headrace_client::error::Error;
-use headrace_client::options::{AdminConfig, ConsumerConfig};
+use headrace_client::options::{AdminConfig, ConsumerConfig, IsolationLevel};
 use headrace_net::client::{AdminClient, CallError, Check, ConsumerClient, deadline_in};
 use headrace_wire::errors::ErrorCode;
 use pyo3::prelude::*;
@@ -30,7 +30,7 @@ pub(crate) struct RangeReader {
 impl RangeReader {
     #[new]
     fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
-        let (client, patience) = consumer(py, Options::of(py, options)?)?;
+        let (client, patience, _) = consumer(py, Options::of(py, options)?)?;
         Ok(Self { client: Arc::new(client), patience })
     }
 
@@ -95,6 +95,9 @@ pub(crate) struct Read {
     ranges: Mutex<Option<Vec<(TopicPartition, i64, i64)>>>,
 }
 
+/// To the ends of the logs, whatever is committed.
+const ALL: IsolationLevel = IsolationLevel::ReadUncommitted;
+
 type PyBound = (String, i64, HashMap<i32, i64>);
 
 #[pymethods]
@@ -112,10 +115,10 @@ impl Read {
         let mut admin = AdminConfig::from_shared_pairs(options.pairs.iter().cloned())
             .map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut admin.common)?;
-        let (client, patience) = consumer(py, options)?;
+        let (client, patience, isolation) = consumer(py, options)?;
         let ranges = detached(py, |check| {
             let admin = AdminClient::start(&admin)?;
-            resolve(&admin, &topic, partitions, (&start, &end), check)
+            resolve(&admin, &topic, partitions, (&start, &end), isolation, check)
         })?;
         Ok(Self { client: Arc::new(client), patience, ranges: Mutex::new(Some(ranges)) })
     }
@@ -179,7 +182,7 @@ impl RecordBatchReader for Stream {
     }
 }
 
-fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, Duration)> {
+fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, Duration, IsolationLevel)> {
     // A bounded read either gets its range or says why not: it never jumps elsewhere by itself.
     let mut pairs = std::mem::take(&mut options.pairs);
     if !pairs.iter().any(|(name, _)| name == "auto.offset.reset" || name == "auto_offset_reset") {
@@ -188,8 +191,9 @@ fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, D
     let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
     options.complete(py, &mut config.common)?;
     let patience = Duration::from_millis(config.common.default_api_timeout_ms);
+    let isolation = config.isolation_level;
     let client = uninterrupted(py, || ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
-    Ok((client, patience))
+    Ok((client, patience, isolation))
 }
 
 fn begin(
@@ -233,6 +237,7 @@ fn resolve(
     topic: &str,
     partitions: Option<Vec<i32>>,
     (start, end): (&PyBound, &PyBound),
+    isolation: IsolationLevel,
     check: Check<'_>,
 ) -> Result<Vec<(TopicPartition, i64, i64)>, CallError> {
     let count = admin.partition_count(topic, check)?;
@@ -243,12 +248,13 @@ fn resolve(
         ))));
     }
     let partitions: Vec<_> = partitions.into_iter().map(|p| TopicPartition::new(topic, p)).collect();
-    // The end first: records written between the two look-ups then lie behind it.
-    let ends = offsets(admin, &partitions, ("end", end), check)?;
-    let starts = offsets(admin, &partitions, ("start", start), check)?;
+    // The end first: records written between the two look-ups then lie behind it. What is in open transactions is not
+    // there yet for who reads what is committed.
+    let ends = offsets(admin, &partitions, ("end", end), isolation, check)?;
+    let starts = offsets(admin, &partitions, ("start", start), ALL, check)?;
     let ranges: Vec<_> =
         partitions.into_iter().zip(starts).zip(ends).map(|((tp, start), end)| (tp, start, end)).collect();
-    check_named(admin, &ranges, (start, end), check)?;
+    check_named(admin, &ranges, (start, end), isolation, check)?;
     Ok(ranges)
 }
 
@@ -258,6 +264,7 @@ fn check_named(
     admin: &AdminClient,
     ranges: &[(TopicPartition, i64, i64)],
     (start, end): (&PyBound, &PyBound),
+    isolation: IsolationLevel,
     check: Check<'_>,
 ) -> Result<(), CallError> {
     let (start_named, end_named) = (start.0.starts_with("offset"), end.0.starts_with("offset"));
@@ -266,8 +273,8 @@ fn check_named(
     }
     let partitions: Vec<_> = ranges.iter().map(|(tp, ..)| tp.clone()).collect();
     let latest = ("latest".to_owned(), 0, HashMap::new());
-    let known = end.0 == "latest";
-    let ends = if known { Vec::new() } else { offsets(admin, &partitions, ("end", &latest), check)? };
+    let known = end.0 == "latest" && isolation == ALL;
+    let ends = if known { Vec::new() } else { offsets(admin, &partitions, ("end", &latest), ALL, check)? };
     for (place, (tp, start, end)) in ranges.iter().enumerate() {
         if end_named && start >= end {
             continue;
@@ -289,6 +296,7 @@ fn offsets(
     admin: &AdminClient,
     partitions: &[TopicPartition],
     (name, (kind, value, by_partition)): (&str, &PyBound),
+    isolation: IsolationLevel,
     check: Check<'_>,
 ) -> Result<Vec<i64>, CallError> {
     let spec = match kind.as_str() {
@@ -309,14 +317,15 @@ fn offsets(
             return partitions.iter().map(find).collect();
         }
     };
-    let mut found = admin.list_offsets(partitions.iter().map(|tp| (tp.clone(), spec)).collect(), check)?;
+    let asked = partitions.iter().map(|tp| (tp.clone(), spec)).collect();
+    let mut found = admin.list_offsets(asked, isolation, check)?;
     if kind == "timestamp" {
         // No record at or after the time: everything there is lies before it.
         let missing: Vec<_> =
             found.iter().filter(|(_, at)| at.offset < 0).map(|(tp, _)| (tp.clone(), -1)).collect();
         found.retain(|(_, at)| at.offset >= 0);
         if !missing.is_empty() {
-            found.extend(admin.list_offsets(missing, check)?);
+            found.extend(admin.list_offsets(missing, isolation, check)?);
         }
     }
     let by_partition: HashMap<_, _> = found.into_iter().map(|(tp, at)| (tp, at.offset)).collect();

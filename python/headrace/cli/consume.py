@@ -93,7 +93,7 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
         partitions = _partitions(admin, options)
         waiting = None
         if options.until_end:
-            waiting = {tp: info.offset for tp, info in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
+            waiting = consumer.end_offsets(partitions)
         _begin(admin, consumer, partitions, options)
         _say_where(options)
         yield pa.RecordBatch.from_pylist([], consumer.schema)

@@ -68,14 +68,14 @@ impl AdminClient {
         }
     }
 
-    /// One offset a partition, by timestamp: -1 latest, -2 earliest, -3 the largest timestamp. The first partition that
-    /// fails is the error.
+    /// One offset a partition, by timestamp: -1 latest, -2 earliest, -3 the largest timestamp. Open transactions end the
+    /// log for who reads what is committed. The first partition that fails is the error.
     pub fn list_offsets(
         &self,
         partitions: Vec<(TopicPartition, i64)>,
+        isolation: IsolationLevel,
         check: Check<'_>,
     ) -> Result<Vec<(TopicPartition, OffsetAt)>, CallError> {
-        let isolation = IsolationLevel::ReadUncommitted;
         let request = AdminRequest::ListOffsets { partitions, isolation };
         match self.call("looking up offsets", request, check)? {
             AdminOutcome::Offsets(found) => found.into_iter().map(|(tp, at)| Ok((tp, at?))).collect(),
