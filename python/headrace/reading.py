@@ -88,7 +88,7 @@ def read(
         start: ``"earliest"``, ``"latest"``, an aware datetime (first record at or after it), an offset for every
             partition, or offsets by partition.
         end: the same as ``start``; the record at ``end`` is not read. ``"latest"`` is the end of the log when the read
-            begins.
+            begins; with ``isolation_level="read_committed"`` that is where the first open transaction begins.
         partitions: the partitions to read; by default all, or those named in ``start``.
         config: consumer options by Kafka's names, and ``oauth_cb`` (docs/security.md).
         key: what keys are, such as `headrace.Text`: their column has the type of the format in place of bytes.
