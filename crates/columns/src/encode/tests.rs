@@ -265,7 +265,8 @@ fn what_is_wrong_with_a_batch_is_named() {
     assert_eq!(
         message,
         "unknown column \"offsets\"; known are value, key, headers, partition, timestamp, topic; offset, \
-         timestampType and __index_level_0__ are left out"
+         timestampType and __index_level_0__ are left out. To send rows of other columns as JSON: \
+         send_arrow(topic, pa.table({\"value\": table.to_struct_array()}), value=headrace.Json(table.schema))"
     );
     assert_eq!(
         error(vec![("value", text.clone()), ("value", text.clone())]),
