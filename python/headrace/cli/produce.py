@@ -51,9 +51,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Sends everything and says how much it was; lines go out as they come."""
-    if options.as_json and not options.file:
-        message = "--as-json is for rows of --file: lines of standard input are sent as they are"
-        raise ValueError(message)
     if options.key_column and not options.as_json:
         message = "--key-column is for --as-json"
         raise ValueError(message)
