@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from headrace import _native
 from headrace._options import OptionValue, Servers, pairs
 from headrace._types import TopicPartition
+from headrace.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -188,6 +189,9 @@ class Admin:
         """
         given = [topics] if isinstance(topics, str) else topics
         new = [NewTopic(t) if isinstance(t, str) else t for t in given]
+        if kinds := {type(t).__name__ for t in new} - {NewTopic.__name__}:
+            message = f"topics are names, or headrace.NewTopic(name, num_partitions), not a {min(kinds)}"
+            raise UsageError(message, name="INVALID_REQUEST")
         self._native.create_topics(
             [(t.name, t.num_partitions, t.replication_factor, list(t.config.items())) for t in new], validate_only
         )

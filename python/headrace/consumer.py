@@ -9,6 +9,7 @@ import re
 import sys
 import time
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import ConfigError, KafkaTimeoutError, SchemaRegistryError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -145,7 +146,7 @@ class Consumer:
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, from their committed offsets, or else as ``auto.offset.reset`` says."""
-        chosen = list(partitions)
+        chosen = several("assign", partitions)
         if chosen:
             self._bind({partition[0] for partition in chosen})
         self._native.assign(chosen)
@@ -296,11 +297,11 @@ class Consumer:
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Returns no rows of these partitions until `resume`; what was fetched of them is kept."""
-        self._native.pause(partitions)
+        self._native.pause(several("pause", partitions))
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Returns rows of these partitions again, first those that were kept."""
-        self._native.resume(partitions)
+        self._native.resume(several("resume", partitions))
 
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
@@ -329,7 +330,7 @@ class Consumer:
             offsets: next offset to read by partition; by default the position of every assigned partition.
             timeout: seconds; by default ``default.api.timeout.ms``.
         """
-        self._native.commit(_given(offsets), timeout)
+        self._native.commit(given_offsets(offsets), timeout)
         self._tell_commits()
 
     def commit_async(
@@ -349,7 +350,7 @@ class Consumer:
                 it is raised by that call. Without a callback an error is logged as a warning by the logger
                 ``headrace.consumer``.
         """
-        given = _given(offsets)
+        given = given_offsets(offsets)
         self._commits.begin(lambda: self._native.commit_async(given), callback)
 
     def group_metadata(self) -> GroupMetadata:
@@ -367,20 +368,25 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
         """The group's committed offsets, by partition; None where there is none."""
-        found = self._native.committed(list(partitions), timeout)
+        found = self._native.committed(several("committed", partitions), timeout)
         return {TopicPartition(*tp): offset for tp, offset in found}
 
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The earliest offset of each partition."""
-        return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(list(partitions), -2, timeout)}
+        return self._offsets(several("beginning_offsets", partitions), -2, timeout)
 
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition."""
-        return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(list(partitions), -1, timeout)}
+        return self._offsets(several("end_offsets", partitions), -1, timeout)
+
+    def _offsets(
+        self, partitions: list[tuple[str, int]], spec: int, timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(partitions, spec, timeout)}
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows not read yet, as an Arrow C stream: for polars, duckdb, pandas and others (docs/interop.md).
@@ -560,8 +566,24 @@ class Consumer:
         return self._empty
 
 
-def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[str, int], int]] | None:
-    return None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
+def given_offsets(offsets: object) -> list[tuple[tuple[str, int], int]] | None:
+    """Offsets by partition as the native side takes them."""
+    if offsets is None:
+        return None
+    if not isinstance(offsets, Mapping):
+        message = f"offsets are given by partition, such as {{('orders', 0): 5}}, not as a {type(offsets).__name__}"
+        raise UsageError(message, name="INVALID_REQUEST")
+    return [((topic, p), offset) for (topic, p), offset in offsets.items()]
+
+
+def several(call: str, partitions: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Partitions of a call that takes any number of them."""
+    found = list(partitions)
+    first: object = found[0] if found else None
+    if isinstance(first, str):
+        message = f"{call} takes partitions in a list: {call}([{partitions!r}])"
+        raise UsageError(message, name="INVALID_REQUEST")
+    return found
 
 
 def subscription(topics: Iterable[str] | re.Pattern[Any]) -> tuple[list[str], str | None]:

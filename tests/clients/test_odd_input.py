@@ -448,3 +448,20 @@ def test_a_commit_that_has_ended_before_its_number_is_known_is_told_all_the_same
 def test_a_function_where_another_client_takes_one(option, why):
     with pytest.raises(ConfigError, match=why):
         hr.Producer("127.0.0.1:1", **option)
+
+
+def test_what_users_of_other_clients_give_is_answered_by_a_sentence(embedded_broker, topic):
+    servers = embedded_broker.bootstrap_servers
+    with hr.Admin(servers) as admin, hr.Consumer(servers, group_id=topic) as consumer:
+        with pytest.raises(UsageError, match=r"headrace\.NewTopic\(name, num_partitions\), not a tuple"):
+            admin.create_topics([(topic, 2, 1)])  # type: ignore[list-item]
+        admin.create_topics([topic])
+        consumer.assign([(topic, 0)])
+        tp = hr.TopicPartition(topic, 0)
+        for call in (consumer.pause, consumer.resume, consumer.committed, consumer.end_offsets, consumer.assign):
+            with pytest.raises(UsageError, match=rf"{call.__name__} takes partitions in a list"):
+                call(tp)
+        for wrong in ([tp], consumer.poll(0)):
+            with pytest.raises(UsageError, match="offsets are given by partition"):
+                consumer.commit(wrong)
+        assert consumer.end_offsets([tp]) == {tp: 0}

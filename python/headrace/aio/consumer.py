@@ -252,7 +252,7 @@ class Consumer:
             offsets: next offset to read by partition; by default the position of every assigned partition.
             timeout: seconds; by default ``default.api.timeout.ms``.
         """
-        given = None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
+        given = blocking.given_offsets(offsets)
         await self._ask(lambda slot: self._native.begin_commit(given, timeout, slot))
 
     async def group_metadata(self) -> GroupMetadata:
@@ -268,7 +268,7 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
         """The group's committed offsets, by partition; None where there is none."""
-        names = list(partitions)
+        names = blocking.several("committed", partitions)
         found = await self._ask(lambda slot: self._native.begin_committed(names, timeout, slot))
         return {TopicPartition(*tp): offset for tp, offset in found}
 

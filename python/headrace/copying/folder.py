@@ -127,6 +127,8 @@ def _rows(partition: int, piece: Piece, first: int, end: int) -> Iterator[pa.Rec
             # Batches of a whole file would join groups, and be as large as `_ROWS_READ` large records.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(batch_size=_ROWS_READ, row_groups=[group]):
+                    if not batch.num_rows:
+                        continue
                     offsets = batch.column("offset")
                     _check_rows(partition, piece, offsets, batch.column("partition"))
                     inside = batch.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
