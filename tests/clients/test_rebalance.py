@@ -175,8 +175,8 @@ def test_closing_tells_the_listener_while_it_can_still_commit(options, filled):
 def test_a_consumer_that_was_only_forgotten_leaves_its_group(options, filled):
     # The group would wait for it for longer than this test runs.
     forgotten = hr.Consumer(config={**options, "session.timeout.ms": 300_000})
-    told = []
-    forgotten.subscribe([filled], on_revoked=told.extend)
+    revoked = []
+    forgotten.subscribe([filled], on_revoked=revoked.extend)
     poll_until([forgotten], lambda it=forgotten: len(it.assignment()) == 2)
     knot: list[object] = [forgotten]
     knot.append(knot)
@@ -185,7 +185,7 @@ def test_a_consumer_that_was_only_forgotten_leaves_its_group(options, filled):
     with hr.Consumer(config=options) as other:
         other.subscribe([filled])
         poll_until([other], lambda: len(other.assignment()) == 2)
-    assert told == []
+    assert revoked == []
 
 
 @in_both_protocols

@@ -276,13 +276,13 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The earliest offset of each partition."""
-        return await self._offsets(partitions, -2, timeout)
+        return await self._offsets(blocking.several("beginning_offsets", partitions), -2, timeout)
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition."""
-        return await self._offsets(partitions, -1, timeout)
+        return await self._offsets(blocking.several("end_offsets", partitions), -1, timeout)
 
     async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
         """Commits if ``enable.auto.commit`` is on, leaves the group, and stops the threads.
@@ -372,10 +372,9 @@ class Consumer:
         return await slot.future
 
     async def _offsets(
-        self, partitions: Iterable[tuple[str, int]], timestamp: int, timeout: float | None
+        self, partitions: list[tuple[str, int]], timestamp: int, timeout: float | None
     ) -> dict[TopicPartition, int]:
-        names = list(partitions)
-        found = await self._ask(lambda slot: self._native.begin_list_offsets(names, timestamp, timeout, slot))
+        found = await self._ask(lambda slot: self._native.begin_list_offsets(partitions, timestamp, timeout, slot))
         return {TopicPartition(*tp): at for tp, at in found}
 
     def _home(self) -> Mailbox:

@@ -40,7 +40,7 @@ _MEANT: Final = {
     "--topic": "a topic stands behind the command, without an option",
     "--bootstrap-server": "`-b HOST:PORT` names a broker",
     "--bootstrap-servers": "`-b HOST:PORT` names a broker",
-    "--offset": "`--from earliest` or `--from latest` says where to begin",
+    "--offset": "`--from` takes an offset",
     "produce": "what is sent comes from standard input, a record a line, or from --file",
 }
 """Options of other programs, and of commands what does not stand behind them."""

@@ -226,8 +226,6 @@ class _Shown:
     def end(self, copy: Copy) -> None:
         """How much it was."""
         progress = copy.progress
-        rate, done = (
-            progress.rows / progress.seconds,
-            "copied" if copy.is_committed else "read, and not all of them copied,",
-        )
+        rate = progress.rows / progress.seconds
+        done = "copied" if copy.is_committed else "read, and not all of them copied,"
         self.sentence(f"{progress.rows:,} records {done} in {progress.seconds:.2f} s ({rate:,.0f}/s)")

@@ -29,15 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "-r", "--replication", type=whole(1, 2**15 - 1), default=-1, help="number of replicas (default: the broker's)"
     )
-    create.add_argument(
-        "-c",
-        "--config",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=setting,
-        help="topic setting; can be repeated",
-    )
+    _settings(create)
     create.set_defaults(run=create_topic)
     describe = verbs.add_parser("describe", help="show partitions, leaders and offsets")
     describe.add_argument("name", nargs="+")
@@ -52,15 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=whole(1, INT32_MAX),
         help="how many it is to have. Keys go to other partitions from then on",
     )
-    alter.add_argument(
-        "-c",
-        "--config",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=setting,
-        help="topic setting; can be repeated",
-    )
+    _settings(alter)
     alter.add_argument(
         "--reset",
         metavar="NAME",
@@ -74,6 +58,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete.set_defaults(run=delete_topics)
     for verb in (every, create, describe, alter, delete):
         client_options(verb)
+
+
+def _settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="topic setting; can be repeated",
+    )
 
 
 def list_topics(options: argparse.Namespace) -> None:

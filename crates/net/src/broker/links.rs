@@ -117,7 +117,7 @@ impl Links {
                 broker.set_link_address(listener.name());
                 links.listener = Some(listener);
             }
-            // Nobody has asked for it: headrace.direct is true by default. A client that wants a link is told why not.
+            // Nobody has asked for it: headrace.direct is true by default. A client that asks for a link gets the reason.
             Err(LinkError::NotLinux) => {}
             Err(error) => return Err(io::Error::other(error)),
         }
